@@ -1,0 +1,1 @@
+"""The only package that imports Ray: one worker group is one attempt."""

@@ -1,0 +1,77 @@
+"""Joins the job's cluster or starts an embedded one, and counts what it has against what the run asks for."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+
+from iddpm_ray.errors import SpecError
+from iddpm_ray.spec.spec import JobSpec
+
+# Ray reads these in the driver; they are Ray's knobs, set here so that a person need not know them.
+RAY_SETTINGS = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a death or the end is noticed
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # otherwise every print comes twice
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a spec mean the same in driver and workers
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a cluster has, in all: logical CPUs and GPUs, and live nodes."""
+
+    cpus: float
+    gpus: float
+    nodes: int
+
+
+@contextmanager
+def connected(spec: JobSpec) -> Iterator[Capacity]:
+    """A Ray to run on: the job's own cluster when there is one, else an embedded one that ends with the block."""
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    address = spec.cluster.address or os.environ.get("RAY_ADDRESS") or None
+    if ray.is_initialized():
+        yield capacity()
+        return
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        store = None if spec.cluster.object_store_gib is None else int(spec.cluster.object_store_gib * 2**30)
+        ray.init(address="local", log_to_driver=False, object_store_memory=store, logging_level="ERROR")
+    else:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield capacity()
+    finally:
+        ray.shutdown()
+
+
+def capacity() -> Capacity:
+    """The cluster's totals now."""
+    total = ray.cluster_resources()
+    return Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), sum(1 for node in ray.nodes() if node["Alive"]))
+
+
+def check_fits(spec: JobSpec, *, have: Capacity) -> int:
+    """How many workers an attempt may ask for now: all that the spec allows and the cluster can seat beside the data tasks.
+
+    Raises:
+        SpecError: if not even the smallest number fits; names what is asked and what there is.
+    """
+    cluster, data = spec.cluster, spec.data
+    low, high = cluster.worker_range()
+    for workers in range(high, low - 1, -1):
+        cpus = workers * cluster.cpus_per_worker + max(data.tasks, workers) * data.cpus_per_task
+        if cpus <= have.cpus and workers * cluster.gpus_per_worker <= have.gpus:
+            return workers
+    cpus = low * cluster.cpus_per_worker + max(data.tasks, low) * data.cpus_per_task
+    raise SpecError(
+        f"the run asks for {cpus:g} CPUs ({low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g} + {max(data.tasks, low)} data tasks x "
+        f"data.cpus_per_task {data.cpus_per_task:g}) and {low * cluster.gpus_per_worker:g} GPUs, the cluster has {have.cpus:g} CPUs and {have.gpus:g} GPUs",
+        fix="lower cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task, or use a larger cluster",
+    )

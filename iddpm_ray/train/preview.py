@@ -1,0 +1,100 @@
+"""What a run shows of itself while it trains: held-out loss by timestep, and a grid of pictures on fixed noise."""
+
+import torch
+from torch import Tensor
+
+from iddpm_ray import build
+from iddpm_ray.data.order import slice_of
+from iddpm_ray.diffusion import draws
+from iddpm_ray.diffusion.draws import Purpose
+from iddpm_ray.diffusion.guidance import guided
+from iddpm_ray.diffusion.loss import training_losses
+from iddpm_ray.diffusion.sample import to_bytes
+from iddpm_ray.diffusion.seeded import draw_pictures
+from iddpm_ray.parallel.collective import gather_ragged
+from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.train.inputs import condition, to_float
+from iddpm_ray.train.session import Session
+from iddpm_ray.train.setup import Kit
+from iddpm_ray.train.sources import Sources
+from iddpm_ray.train.step import under_autocast
+
+# Successive multiples of this, modulo 1, fill the unit interval evenly, so neighbouring rows meet distant timesteps.
+GOLDEN_RATIO = 0.6180339887498949
+
+
+def validate(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> dict[str, float]:
+    """Loss over the held-out rows, each with one timestep and noise that never change; whole and by quartile of timestep.
+
+    Returns:
+        `val_loss`, `val_loss_q0` .. `_q3`, equal on all ranks and at any world size up to float tolerance.
+    """
+    state, device = kit.state, session.device
+    num_timesteps = state.diffusion.num_timesteps
+    total = sources.num_validation
+    slices = [slice_of(total, rank=rank, world_size=session.world_size) for rank in range(session.world_size)]
+    losses: list[Tensor] = []
+    first = slices[session.rank].start
+    network = under_autocast(state.model, kit.step_settings.autocast, device)
+    state.model.eval()
+    with torch.no_grad(), state.ema.applied(spec.sample.ema):
+        for batch in sources.validation(slices[session.rank], size=kit.microbatch.samples):
+            count = batch.pixels.shape[0]
+            x_start = to_float(batch.pixels.to(device))
+            positions = torch.arange(first, first + count, device=device)
+            first += count
+            terms = training_losses(
+                state.diffusion,
+                network,
+                x_start=x_start,
+                t=_timesteps(positions, num_timesteps=num_timesteps),
+                noise=draws.normals(spec.run.seed, Purpose.VALIDATION, positions, tuple(x_start.shape[1:])),
+                cond=condition(x_start, batch.labels.to(device), augmentation=kit.augmentation),
+            )
+            losses.append(terms.loss)
+    state.model.train()
+    own = torch.cat(losses) if losses else torch.zeros(0, device=device)
+    everyone = gather_ragged(own, [piece.stop - piece.start for piece in slices]).double()
+    quartile = 4 * _timesteps(torch.arange(total, device=device), num_timesteps=num_timesteps) // num_timesteps
+    values = {"val_loss": float(everyone.mean())}
+    return values | {f"val_loss_q{q}": float(everyone[quartile == q].mean()) for q in range(4)}
+
+
+def _timesteps(positions: Tensor, *, num_timesteps: int) -> Tensor:
+    return ((positions.double() * GOLDEN_RATIO + 0.5) % 1.0 * num_timesteps).long().clamp(max=num_timesteps - 1)
+
+
+def sample_grid(spec: JobSpec, kit: Kit, session: Session) -> Tensor:
+    """Draws `sample.count` pictures, every rank its part; picture i has the same noise every time.
+
+    Returns:
+        [count, C, H, W] uint8 on every rank.
+    """
+    state, device, shape = kit.state, session.device, spec.picture_shape()
+    slices = [slice_of(spec.sample.count, rank=rank, world_size=session.world_size) for rank in range(session.world_size)]
+    indices = torch.arange(slices[session.rank].start, slices[session.rank].stop, device=device)
+    cond: dict[str, Tensor] = {}
+    if kit.num_classes is not None:
+        choice = torch.tensor(spec.sample.classes or list(range(kit.num_classes)), device=device)
+        cond["y"] = choice[indices % len(choice)]
+    network = under_autocast(state.model, kit.step_settings.autocast, device)
+    if spec.sample.guidance != 1.0:
+        assert kit.num_classes is not None
+        network = guided(network, scale=spec.sample.guidance, null_class=kit.num_classes, channels=shape[0])
+    state.model.eval()
+    with state.ema.applied(spec.sample.ema):
+        pictures = draw_pictures(
+            build.diffusion(spec.diffusion, respacing=spec.sample.respacing).to(device),
+            network,
+            indices=indices,
+            shape=shape,
+            seed=spec.run.seed,
+            cond=cond,
+            method=spec.sample.method,
+            eta=spec.sample.eta,
+        )
+    state.model.train()
+    flat = to_bytes(pictures).flatten(1).float()
+    counts = [piece.stop - piece.start for piece in slices]
+    columns = [gather_ragged(flat[:, i], counts) for i in range(flat.shape[1])]
+    return torch.stack(columns, dim=1).view(-1, *shape).to(torch.uint8)

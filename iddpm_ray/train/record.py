@@ -1,0 +1,115 @@
+"""Turns what steps leave on the device into rows of numbers, at intervals, and hands them to the sinks."""
+
+import resource
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from iddpm_ray import stats
+from iddpm_ray.errors import TrainError
+from iddpm_ray.parallel.collective import all_gather_rows
+from iddpm_ray.sinks.rows import Sink
+from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.stats.loss_terms import report_loss_terms
+from iddpm_ray.train.directory import Place
+from iddpm_ray.train.session import Session
+from iddpm_ray.train.setup import Kit
+from iddpm_ray.train.step import StepOutcome
+
+
+class Recorder:
+    """Books every step without waiting for the device; at a row, reads, checks the health of the run, and writes."""
+
+    def __init__(self, spec: JobSpec, kit: Kit, place: Place, session: Session, sinks: list[Sink]) -> None:
+        self.statistics = stats.Statistics(rank=session.rank, device=session.device)
+        stats.use(self.statistics)
+        self._collector = stats.Collector(self.statistics)
+        self._spec, self._kit, self._place, self._session = spec, kit, place, session
+        self._sinks = sinks
+        self._since = (time.monotonic(), kit.state.step)
+        self._extra: dict[str, float] = {}
+
+    def waited(self, seconds: float) -> None:
+        """The host waited that long for pictures."""
+        stats.report("data_wait_s", seconds)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Books one step; every rank holds the whole global batch, so rank 0 alone counts it."""
+        report_loss_terms(
+            t=outcome.t,
+            loss=outcome.loss,
+            weights=outcome.weights,
+            mse=outcome.mse,
+            vb=outcome.vb,
+            num_timesteps=self._kit.state.diffusion.num_timesteps,
+            num_bins=self._spec.log.timestep_bins,
+        )
+        stats.report0("grad_norm", outcome.update.grad_norm)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Numbers for the next row, equal on all ranks."""
+        self._extra |= values
+
+    def row(self, *, lr: float) -> None:
+        """Reads the interval, judges it, and writes a row.
+
+        Raises:
+            TrainError: after `optim.max_nonfinite_steps` skipped steps in a row.
+        """
+        state = self._kit.state
+        self._collector.update(all_gather_rows)
+        stats.report("memory_gib", _memory_gib(self._session.device))
+        self._judge()
+        now, step = time.monotonic(), state.step
+        seconds, steps = now - self._since[0], step - self._since[1]
+        self._since = (now, step)
+        global_batch = self._spec.train.global_batch
+        row: dict[str, float | int] = {"step": step, "samples": step * global_batch}
+        row |= self._collector.as_dict()
+        row |= self._extra
+        row["param_norm"] = float(torch.nn.utils.get_total_norm(list(state.model.parameters())))
+        row["lr"] = lr
+        if state.scale.log2 is not None:
+            row["lg_loss_scale"] = float(state.scale.log2)
+        row["skipped_steps"] = int(state.health.skipped)
+        row["images_per_second"] = steps * global_batch / max(seconds, 1e-9)
+        row["attempt"] = self._place.attempt
+        row["time"] = time.time()
+        self._extra = {}
+        for sink in self._sinks:
+            sink.row(row)
+        self._session.progress(row)
+
+    def picture(self, name: str, picture: Tensor | None) -> None:
+        """A [C, H, W] uint8 picture; None on ranks that do not hold it."""
+        if picture is not None:
+            for sink in self._sinks:
+                sink.picture(name, self._kit.state.step, picture)
+
+    def close(self) -> None:
+        """Ends the sinks."""
+        for sink in self._sinks:
+            sink.close()
+
+    def _judge(self) -> None:
+        health = self._kit.state.health
+        bad = health.nonfinite.nonzero().flatten().tolist()
+        if bad:
+            shown = ", ".join(str(t) for t in bad[:8]) + (" ..." if len(bad) > 8 else "")
+            self._session.say(f"step {self._kit.state.step}: non-finite losses at timesteps {shown}; {int(health.skipped)} steps skipped so far")
+            health.nonfinite.zero_()
+        streak, most = int(health.streak), self._spec.optim.max_nonfinite_steps
+        if streak >= most:
+            raise TrainError(
+                f"{streak} steps in a row had non-finite gradients, up to step {self._kit.state.step}" + (f"; non-finite losses at timesteps {bad[:8]}" if bad else ""),
+                fix="a smaller optim.lr, optim.clip_norm, or optim.precision float32; optim.max_nonfinite_steps sets how many are borne",
+            )
+
+
+def _memory_gib(device: torch.device) -> float:
+    """Peak memory of this process: of the GPU where there is one, else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
