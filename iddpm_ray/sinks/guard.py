@@ -1,0 +1,89 @@
+"""Several sinks as one that never ends a run: what fails is said, and the rest goes on."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from iddpm_ray.sinks.jsonl import JsonlSink
+from iddpm_ray.sinks.pictures import PictureSink
+from iddpm_ray.sinks.rows import Begun, Sink
+from iddpm_ray.sinks.table import CsvSink
+
+logger = logging.getLogger(__name__)
+
+
+class GuardedSinks:
+    """A sink made of sinks. The first failure of each is said, and its recovery; repetitions only go to the log."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Sink]], *, say: Callable[[str], None]) -> None:
+        """Args:
+        makers: for each sink the name a person knows it by, and how it is opened.
+        say: shows a line to whoever watches the run.
+        """
+        self._say = say
+        self._failing: set[str] = set()
+        self._sinks: dict[str, Sink] = {}
+        for name, make in makers.items():
+            self._try(name, "open", lambda name=name, make=make: self._sinks.update({name: make()}))
+
+    def row(self, row: Mapping[str, float | int | str]) -> None:
+        """Hands the row to every sink."""
+        for name, sink in self._sinks.items():
+            self._try(name, "take a row", lambda sink=sink: sink.row(row))
+
+    def picture(self, name: str, step: int, picture: Tensor) -> None:
+        """Hands the picture to every sink."""
+        for sink_name, sink in self._sinks.items():
+            self._try(sink_name, "take a picture", lambda sink=sink: sink.picture(name, step, picture))
+
+    def commit(self, step: int) -> None:
+        """Commits every sink; one that fails is tried again at the next commit."""
+        for name, sink in self._sinks.items():
+            self._try(name, "write", lambda sink=sink: sink.commit(step))
+
+    def close(self) -> None:
+        """Closes every sink."""
+        for name, sink in self._sinks.items():
+            self._try(name, "close", sink.close)
+
+    def _try(self, name: str, what: str, call: Callable[[], None]) -> None:
+        failure = f"{name} cannot {what}"
+        try:
+            call()
+        except Exception as error:  # numbers for people are not worth a run
+            logger.warning("%s", failure, exc_info=True)
+            if failure not in self._failing:
+                self._say(f"warning: {failure}: {type(error).__name__}: {error}; training goes on")
+            self._failing.add(failure)
+        else:
+            if failure in self._failing:
+                self._failing.discard(failure)
+                self._say(f"{name} can {what} again")
+
+
+def open_sinks(
+    run_url: str, *, attempt: int, lineage: Sequence[Begun], tensorboard: bool, csv: bool, say: Callable[[str], None]
+) -> GuardedSinks:
+    """The sinks that a run asked for; JSON lines and pictures always.
+
+    Args:
+        run_url: the run's directory.
+        lineage: how this and earlier attempts began, this one last.
+    """
+    from_step = lineage[-1].from_step if lineage else 0
+    makers: dict[str, Callable[[], Sink]] = {
+        "metrics/*.jsonl": lambda: JsonlSink(run_url, attempt=attempt, lineage=lineage),
+        "pictures": lambda: PictureSink(run_url, attempt=attempt),
+    }
+    if csv:
+        makers["metrics/train.csv"] = lambda: CsvSink(run_url, lineage=lineage)
+    if tensorboard:
+        makers["tensorboard"] = lambda: _tensorboard(run_url, attempt=attempt, from_step=from_step)
+    return GuardedSinks(makers, say=say)
+
+
+def _tensorboard(run_url: str, *, attempt: int, from_step: int) -> Sink:
+    from iddpm_ray.sinks.tensorboard import TensorBoardSink  # a second of imports, only for those who want it
+
+    return TensorBoardSink(run_url, attempt=attempt, from_step=from_step)

@@ -1,0 +1,43 @@
+"""Pictures as PNG files of the run, beside its numbers."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from iddpm_ray import storage
+
+
+def to_png(picture: Tensor) -> bytes:
+    """A [C, H, W] uint8 picture, C 1 (grey) or 3, as PNG bytes."""
+    pixels = picture.detach().cpu().numpy()
+    image = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    data = io.BytesIO()
+    image.save(data, format="png")
+    return data.getvalue()
+
+
+class PictureSink:
+    """Keeps pictures until a commit and then writes each to `{name}/step-{step}.a{attempt}.png`."""
+
+    def __init__(self, run_url: str, *, attempt: int) -> None:
+        self._run_url, self._attempt = run_url, attempt
+        self._waiting: dict[str, bytes] = {}
+
+    def row(self, row: Mapping[str, float | int | str]) -> None:
+        """Rows are no pictures."""
+
+    def picture(self, name: str, step: int, picture: Tensor) -> None:
+        """Encodes the picture [C, H, W] uint8 at once."""
+        self._waiting[storage.join(self._run_url, name, f"step-{step:08d}.a{self._attempt:04d}.png")] = to_png(picture)
+
+    def commit(self, step: int) -> None:
+        """Writes what waits; a picture that could not be written waits on."""
+        for url in list(self._waiting):
+            storage.write_whole(url, self._waiting[url])
+            del self._waiting[url]
+
+    def close(self) -> None:
+        """Nothing is held open."""
