@@ -1,0 +1,1 @@
+"""Ranks that act as one: gathers, replicas, meshes."""
