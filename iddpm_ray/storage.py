@@ -104,7 +104,7 @@ def reason(error: BaseException) -> str:
         return "permission denied"
     if isinstance(error, FileNotFoundError):
         return "it does not exist"
-    text = _NAMED_SECRET.sub(r"\1***", shown(str(error)))
+    text = " ".join(_NAMED_SECRET.sub(r"\1***", shown(str(error))).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
