@@ -1,18 +1,11 @@
-"""Files at URLs of any fsspec scheme: list, read, write whole, create only if absent, delete.
-
-A bare path is a local one. Every function asks the store itself: no listing is ever served from a cache, so what
-another machine wrote a moment ago is seen. Errors are those of Python (FileNotFoundError, PermissionError, OSError)
-unless said otherwise; `reason` turns any of them into words without secrets.
-"""
+"""Operations on files and directories at URLs; see the package for what they promise."""
 
 import errno
 import os
-import posixpath
-import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,21 +13,12 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from iddpm_ray.errors import SpecError
+from iddpm_ray.storage import local
+from iddpm_ray.storage.urls import is_local, join, name, reason, scheme, shown
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)://")
-_LOCAL_SCHEMES = frozenset({"file", "local"})
-_OBJECT_SCHEMES = frozenset(
-    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "cos"}
-)  # folders are only prefixes there
+_OBJECT_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "cos"})  # a folder is only a prefix
 _CREATE_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})  # pipe_file(mode="create") carries the store's own precondition
 _CREATE_TRIES = 8
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-_QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
-_NAMED_SECRET = re.compile(
-    r"(?i)([\"']?[\w-]*(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|authorization)[\w-]*[\"']?\s*[=:]\s*)"
-    r"((?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
-)
 
 
 @dataclass(frozen=True)
@@ -55,59 +39,6 @@ class FileInfo:
     tag: str
 
 
-def scheme(url: str) -> str:
-    """The scheme in lower case, "file" for a bare path."""
-    found = _SCHEME.match(url)
-    return found.group(1).lower() if found else "file"
-
-
-def is_local(url: str) -> bool:
-    """Whether the URL is a path of this machine."""
-    return scheme(url) in _LOCAL_SCHEMES
-
-
-def absolute(url: str) -> str:
-    """The URL itself, or the absolute form of a local path, which means the same after a change of directory."""
-    return filesystem(url)[1] if is_local(url) else url
-
-
-def join(url: str, *parts: str) -> str:
-    """Append path parts: join("gs://b/run", "checkpoints", "x") = "gs://b/run/checkpoints/x"."""
-    return posixpath.join(url, *(part.strip("/") for part in parts if part.strip("/")))
-
-
-def parent(url: str) -> str:
-    """The URL without its last part; the root of a bucket or disk is its own parent."""
-    found = _SCHEME.match(url)
-    prefix = found.group(0) if found else ""
-    rest = url[len(prefix) :].rstrip("/")
-    above = posixpath.dirname(rest)
-    return prefix + above if above else (prefix + rest if prefix else ".")
-
-
-def name(url: str) -> str:
-    """The last part of the URL."""
-    return posixpath.basename(url.rstrip("/"))
-
-
-def shown(url: str) -> str:
-    """The URL as it may be printed: without user, password, or query."""
-    return _USER_INFO.sub("", _QUERY.sub(r"\1", url))
-
-
-def reason(error: BaseException) -> str:
-    """Why an operation on a store failed, in words and without secrets."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return "no space left on device"
-    if isinstance(error, PermissionError) or number == errno.EROFS or str(error).startswith("Forbidden"):
-        return "permission denied"
-    if isinstance(error, FileNotFoundError):
-        return "it does not exist"
-    text = " ".join(_NAMED_SECRET.sub(r"\1***", shown(str(error))).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec filesystem of a URL, and the path inside it; no listing is cached.
 
@@ -126,6 +57,11 @@ def filesystem(url: str) -> tuple[Any, str]:
         ) from error
 
 
+def absolute(url: str) -> str:
+    """The URL itself, or the absolute form of a local path, which means the same after a change of directory."""
+    return filesystem(url)[1] if is_local(url) else url
+
+
 def exists(url: str) -> bool:
     """Whether a file or directory is there. A store that cannot answer raises: it is not taken for "no"."""
     return _info(url) is not None
@@ -135,6 +71,12 @@ def is_dir(url: str) -> bool:
     """Whether the URL is a directory (on object stores: a prefix of something)."""
     info = _info(url)
     return info is not None and info["type"] == "directory"
+
+
+def size(url: str) -> int | None:
+    """Bytes of a file, or None if there is no such file."""
+    info = _info(url)
+    return None if info is None or info["type"] == "directory" else int(info["size"] or 0)
 
 
 def read_bytes(url: str, *, start: int | None = None, end: int | None = None) -> bytes:
@@ -147,13 +89,7 @@ def write_whole(url: str, data: bytes) -> None:
     """Write a file so that a reader sees all of it or none: a synced temporary file and a rename, or one put."""
     fs, path = filesystem(url)
     if is_local(url):
-        temporary = _write_temporary(path, data)
-        try:
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-            raise
-        _sync_directory(os.path.dirname(path))
+        local.replace(path, data)
         return
     if scheme(url) not in _OBJECT_SCHEMES:
         fs.makedirs(fs._parent(path), exist_ok=True)
@@ -164,11 +100,13 @@ def create(url: str, data: bytes) -> bool:
     """Write a file only if nothing is there; False if something is.
 
     Exactly one of many callers gets True where the store has a precondition for it: local disks (a hard link, or
-    O_EXCL), S3 (If-None-Match) and GCS (ifGenerationMatch=0). On other stores this is a check and then a write.
+    O_EXCL), S3 (If-None-Match) and GCS (ifGenerationMatch=0). On other stores this is a check and then a write. A store
+    that reports a failure after it has written, and is asked again by its client, also ends in False: put something
+    of your own into `data` and read it back if that matters.
     """
     fs, path = filesystem(url)
     if is_local(url):
-        return _create_local(path, data)
+        return local.create(path, data)
     if scheme(url) in _CREATE_SCHEMES:
         return _create_object(fs, path, data)
     if exists(url):
@@ -189,7 +127,7 @@ def list_dir(url: str) -> list[Entry]:
     except FileNotFoundError:
         return []
     own = _clean(fs, path)
-    if len(infos) == 1 and infos[0]["type"] != "directory" and _clean(fs, infos[0]["name"]) == own and not infos[0]["name"].endswith("/"):
+    if len(infos) == 1 and infos[0]["type"] != "directory" and infos[0]["name"] == own:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), shown(url))
     entries = (
         Entry(
@@ -202,7 +140,7 @@ def list_dir(url: str) -> list[Entry]:
 
 
 def find(url: str) -> list[FileInfo]:
-    """Every file below a directory, sorted by path; [] if it is absent. Links are followed, each directory once.
+    """Every file below a directory, sorted by path; [] if it is absent. Local links are followed.
 
     A local link to nothing is listed with the tag "broken-link".
 
@@ -211,9 +149,10 @@ def find(url: str) -> list[FileInfo]:
     """
     fs, path = filesystem(url)
     if is_local(url):
-        if os.path.exists(path) and not os.path.isdir(path):
+        if os.path.isfile(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), url)
-        return sorted(_walk_local(path, "", set()), key=lambda file: file.path)
+        walked = (FileInfo(file.path, file.size, str(file.changed_ns or "broken-link")) for file in local.walk(path))
+        return sorted(walked, key=lambda file: file.path)
     try:
         infos: Mapping[str, Mapping[str, Any]] = fs.find(path, detail=True)
     except FileNotFoundError:
@@ -298,77 +237,6 @@ def _tag(info: Mapping[str, Any]) -> str:
     return ""
 
 
-def _walk_local(path: str, prefix: str, seen: set[tuple[int, int]]) -> Iterator[FileInfo]:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return
-    if (status.st_dev, status.st_ino) in seen:  # a link back to a directory above
-        return
-    seen.add((status.st_dev, status.st_ino))
-    with os.scandir(path) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            relative = prefix + entry.name
-            if entry.is_dir():
-                yield from _walk_local(entry.path, relative + "/", seen)
-            elif entry.is_file():
-                found = entry.stat()
-                yield FileInfo(path=relative, size=found.st_size, tag=str(found.st_mtime_ns))
-            elif entry.is_symlink():
-                yield FileInfo(path=relative, size=0, tag="broken-link")
-
-
-def _write_temporary(path: str, data: bytes) -> str:
-    """A complete, synced temporary file beside `path`; its name says that it is one."""
-    folder, base = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".{base}.{secrets.token_hex(8)}.partial")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
-    return temporary
-
-
-def _sync_directory(folder: str) -> None:
-    """Make a rename in the folder survive a power cut, where the system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-    finally:
-        os.close(handle)
-
-
-def _create_local(path: str, data: bytes) -> bool:
-    temporary = _write_temporary(path, data)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        try:
-            with open(path, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except FileExistsError:
-            return False
-    finally:
-        os.unlink(temporary)
-    _sync_directory(os.path.dirname(path))
-    return True
-
-
 def _create_object(fs: Any, path: str, data: bytes) -> bool:
     for attempt in range(_CREATE_TRIES):
         try:
@@ -378,7 +246,7 @@ def _create_object(fs: Any, path: str, data: bytes) -> bool:
             return False
         except OSError as error:
             code = _store_code(error)
-            if code == "PreconditionFailed":  # s3fs before 2025 calls it an invalid argument
+            if code == "PreconditionFailed":  # older s3fs call it an invalid argument
                 return False
             if code != "ConditionalRequestConflict" or attempt == _CREATE_TRIES - 1:
                 raise

@@ -1,0 +1,62 @@
+"""What a URL says by itself, and what an error may say about it."""
+
+import errno
+import posixpath
+import re
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)://")
+_LOCAL_SCHEMES = frozenset({"file", "local"})
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
+_NAMED_SECRET = re.compile(
+    r"(?i)([\"']?[\w-]*(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|authorization)[\w-]*[\"']?\s*[=:]\s*)"
+    r"((?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
+)
+
+
+def scheme(url: str) -> str:
+    """The scheme in lower case, "file" for a bare path."""
+    found = _SCHEME.match(url)
+    return found.group(1).lower() if found else "file"
+
+
+def is_local(url: str) -> bool:
+    """Whether the URL is a path of this machine."""
+    return scheme(url) in _LOCAL_SCHEMES
+
+
+def join(url: str, *parts: str) -> str:
+    """Append path parts: join("gs://b/run", "checkpoints", "x") = "gs://b/run/checkpoints/x"."""
+    return posixpath.join(url, *(part.strip("/") for part in parts if part.strip("/")))
+
+
+def parent(url: str) -> str:
+    """The URL without its last part; the root of a bucket or disk is its own parent."""
+    found = _SCHEME.match(url)
+    prefix = found.group(0) if found else ""
+    rest = url[len(prefix) :].rstrip("/")
+    above = posixpath.dirname(rest)
+    return prefix + above if above else (prefix + rest if prefix else ".")
+
+
+def name(url: str) -> str:
+    """The last part of the URL."""
+    return posixpath.basename(url.rstrip("/"))
+
+
+def shown(url: str) -> str:
+    """The URL as it may be printed: without user, password, or query."""
+    return _USER_INFO.sub("", _QUERY.sub(r"\1", url))
+
+
+def reason(error: BaseException) -> str:
+    """Why an operation on a store failed, in words and without secrets."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "no space left on device"
+    if isinstance(error, PermissionError) or number == errno.EROFS or str(error).startswith("Forbidden"):
+        return "permission denied"
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    text = " ".join(_NAMED_SECRET.sub(r"\1***", shown(str(error))).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
