@@ -1,8 +1,11 @@
 """Reads a directory of recorded numbers and keeps the books: which array was compared, how far off, which was never touched."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +19,8 @@ class GoldenFile:
     arrays: dict[str, np.ndarray]
     read: set[str] = field(default_factory=set)
     errors: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    failures: list[str] | None = None
 
     def names(self) -> list[str]:
         """All array names, in file order."""
@@ -26,24 +31,86 @@ class GoldenFile:
         self.read.add(name)
         return self.arrays[name]
 
-    def check(self, name: str, actual: object, *, rtol: float = 0.0, atol: float = 0.0) -> None:
-        """Compares `actual` with the array called `name`; shapes must agree exactly, NaN equals NaN.
+    def check(self, name: str, actual: object, *, rtol: float = 0.0, atol: float | np.ndarray = 0.0) -> None:
+        """Compares `actual` with the array called `name`; shapes must agree exactly, NaN equals NaN, infinities their like.
+
+        Args:
+            atol: one number, or one for each element.
 
         Raises:
-            AssertionError: if |actual - expected| > atol + rtol * |expected| anywhere, or the shapes differ.
+            AssertionError: if |actual - expected| > atol + rtol * |expected| anywhere, or the shapes differ; inside `collecting`,
+                only at its end.
         """
-        expected = self.arrays[name]
-        got = actual.detach().cpu().numpy() if isinstance(actual, torch.Tensor) else np.asarray(actual)
-        assert got.shape == expected.shape, f"{self.name}:{name} has shape {expected.shape}, ours is {got.shape}"
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=f"{self.name}:{name}")
+        message = self._compare(name, actual, rtol=rtol, atol=atol)
+        if message and self.failures is not None:
+            self.failures.append(message)
+        else:
+            assert not message, message
+
+    def check_rounded(self, name: str, actual: torch.Tensor, *, exact: torch.Tensor, rtol: float, atol: float | np.ndarray = 0.0) -> None:
+        """Compares a float32 result, allowing besides `rtol` and `atol` its own distance from the float64 result `exact`.
+
+        That distance is how ill-conditioned the element is, so how far two float32 programs may differ in it; it excuses half a
+        thousandth of the element at most.
+        """
+        ours, precise = actual.detach().double().cpu().numpy(), exact.detach().double().cpu().numpy()
         with np.errstate(invalid="ignore"):
-            distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-        worst = float(np.nanmax(distance, initial=0.0)) if distance.size else 0.0
-        self.errors[name] = max(worst, self.errors.get(name, 0.0))
+            excused = np.minimum(np.abs(ours - precise), 5e-4 * np.abs(precise))
+        self.check(name, actual, rtol=rtol, atol=atol + np.where(np.isfinite(excused), excused, 0.0))
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Goes on after a failed comparison and raises them all together at the end.
+
+        Raises:
+            AssertionError: if any comparison failed.
+        """
+        assert self.failures is None, "already collecting"
+        self.failures = []
+        try:
+            yield
+            found = self.failures
+        finally:
+            self.failures = None
+        assert not found, "\n".join([f"{len(found)} of the comparisons failed:", *found])
 
     def untouched(self) -> list[str]:
         """Arrays that no test read or compared."""
         return [name for name in self.arrays if name not in self.read and name not in self.errors]
+
+    def _compare(self, name: str, actual: object, *, rtol: float, atol: float | np.ndarray) -> str:
+        """What is wrong, or nothing."""
+        recorded = self.arrays[name]
+        got = actual.detach().cpu().numpy() if isinstance(actual, torch.Tensor) else np.asarray(actual)
+        if got.shape != recorded.shape:
+            self.errors[name] = self.shares[name] = float("inf")
+            return f"{self.name}:{name} has shape {recorded.shape}, ours is {got.shape}"
+        # Whole numbers are compared as such: float64 would not tell large ones apart.
+        if got.dtype.kind in "iub" and recorded.dtype.kind in "iub":
+            allowed = np.asarray(atol, dtype=np.int64)
+            expected, got = recorded.astype(np.int64), got.astype(np.int64)
+        else:
+            expected, got = recorded.astype(np.float64), got.astype(np.float64)
+            allowed = atol + rtol * np.where(np.isfinite(expected), np.abs(expected), 0.0)
+        with np.errstate(invalid="ignore"):
+            same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+            distance = np.where(same, 0, np.abs(got - expected))
+        distance = np.where(np.isnan(distance), np.inf, distance)
+        worst = float(distance.max(initial=0))
+        self.errors[name] = max(worst, self.errors.get(name, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = float(np.where(distance == 0, 0.0, distance / allowed).max(initial=0))
+        self.shares[name] = max(share, self.shares.get(name, 0.0))
+        wrong = np.argwhere(distance > allowed)
+        if len(wrong) == 0:
+            return ""
+        relative = distance / np.maximum(np.abs(expected), 1e-300)
+        at = max((tuple(map(int, index)) for index in wrong), key=lambda index: relative[index])
+        limit = np.broadcast_to(allowed, distance.shape)[at]
+        return (
+            f"{self.name}:{name} {len(wrong)} of {distance.size} elements are off; "
+            f"at {list(at)} recorded {expected[at]:.9g}, ours {got[at]:.9g}, allowed {limit:.3g}"
+        )
 
 
 class Golden:
@@ -54,12 +121,16 @@ class Golden:
         self.files = {path.name: GoldenFile(path.name, _load(path)) for path in sorted(directory.glob("*.npz"))}
 
     def open(self, name: str) -> GoldenFile:
-        """The `.npz` called `name`."""
-        return self.files[name]
+        """The `.npz` called `name`; one without arrays if the directory has none."""
+        return self.files.get(name) or GoldenFile(name, {})
 
-    def json(self, name: str) -> object:
+    def json(self, name: str) -> Any:
         """The parsed JSON file called `name`."""
         return json.loads((self.directory / name).read_text())
+
+    def records(self, name: str, key: str) -> list[dict[str, Any]]:
+        """The list under `key` in the JSON file called `name`; empty if there is no such file or key."""
+        return self.json(name).get(key, []) if self.file(name).exists() else []
 
     def file(self, relative: str) -> Path:
         """The path of any other file, such as an input picture."""
