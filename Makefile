@@ -1,0 +1,41 @@
+# Everything runs in a virtual environment of its own, made from the pinned versions of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/made-from-constraints
+
+.PHONY: venv demo test test-all check format bench clean
+
+venv: $(READY)
+
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python jobs/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python tests/bench/bench.py --write docs/benchmarks.md
+
+clean:
+	rm -rf demo build iddpm_ray.egg-info .pytest_cache .ruff_cache
+	find iddpm_ray jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,69 @@
+"""Pictures of a run for people: a sheet of samples, and the curves of its rows."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # not pyplot, which looks for a screen
+from PIL import Image
+from torch import Tensor
+
+QUARTILES = [f"loss_q{quartile}" for quartile in range(4)]
+
+
+def save_sheet(pictures: Tensor, path: Path, *, columns: int, scale: int = 4, margin: int = 2) -> None:
+    """Lays pictures out row by row, enlarged without smoothing, with white margins between them and around.
+
+    Args:
+        pictures: [N, C, H, W] uint8, C 1 or 3; a last row that is not full stays white.
+        scale: each pixel becomes a square of that many.
+        margin: width of the margins, before enlarging.
+    """
+    count, channels, height, width = pictures.shape
+    rows = -(-count // columns)
+    sheet = np.full((margin + rows * (height + margin), margin + columns * (width + margin), channels), 255, dtype=np.uint8)
+    for number, picture in enumerate(pictures.permute(0, 2, 3, 1).cpu().numpy()):
+        top, left = margin + number // columns * (height + margin), margin + number % columns * (width + margin)
+        sheet[top : top + height, left : left + width] = picture
+    image = Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
+    image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST).save(path)
+
+
+def save_curves(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, title: str) -> None:
+    """Four panels over the samples seen: loss, loss by quartile of the timestep, gradient norm with learning rate, speed.
+
+    Args:
+        rows: a run's rows; a column that no row has leaves its panel empty.
+    """
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    (loss, quartiles), (gradient, speed) = figure.subplots(2, 2)
+    figure.suptitle(title)
+    _curve(loss, rows, "loss", label="weighted by importance")
+    _curve(loss, rows, "loss_unweighted", label="unweighted")
+    for name, label in zip(QUARTILES, ("least noise", "second quarter", "third quarter", "most noise"), strict=True):
+        _curve(quartiles, rows, name, label=label)
+    _curve(gradient, rows, "grad_norm", label="gradient norm")
+    _curve(speed, rows, "images_per_second", label="images/s")
+    rate = gradient.twinx()
+    _curve(rate, rows, "lr", label="learning rate", color="tab:orange")
+    rate.set_ylim(bottom=0)
+    speed.set_ylim(bottom=0)
+    titles = {loss: "loss", quartiles: "loss by timestep", gradient: "gradient norm (log) and learning rate", speed: "images/s"}
+    for axes, name in titles.items():
+        axes.set_title(name)
+        axes.set_xlabel("samples seen")
+        axes.grid(alpha=0.3)
+        if axes is not speed:
+            axes.set_yscale("log")
+    for axes in (loss, quartiles):
+        if axes.get_lines():
+            axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def _curve(axes: Axes, rows: Sequence[Mapping[str, float | int | str]], key: str, *, label: str, color: str | None = None) -> None:
+    """One line of a column, where it is a finite number."""
+    points = [(float(row["samples"]), float(row[key])) for row in rows if key in row and np.isfinite(float(row[key]))]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label, color=color, linewidth=1.2)
