@@ -8,7 +8,7 @@ collectors there are, no interval is ever computed by subtraction, and a checkpo
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import SupportsFloat, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,13 +47,10 @@ class Statistics:
 
     def report(self, name: str, value: Value) -> Value:
         """Counts every element of a tensor, array, number or (nested, possibly empty) sequence under `name`, and returns the value."""
-        if isinstance(value, Tensor):
-            tensor = value
-        elif hasattr(value, "__float__") and not hasattr(value, "__len__"):
-            self._add_number(name, float(value))  # type: ignore[arg-type]
+        if _is_number(value):
+            self._add_number(name, float(value))
             return value
-        else:
-            tensor = _as_tensor(value)
+        tensor = _as_tensor(value)
         if tensor.numel() == 0:
             self.register((name,))
         else:
@@ -179,8 +176,17 @@ def report_groups(names: Sequence[str], values: Tensor, index: Tensor) -> None:
     _current.report_groups(names, values, index)
 
 
+def _is_number(value: object) -> TypeGuard[SupportsFloat]:
+    return hasattr(value, "__float__") and not hasattr(value, "__len__")
+
+
 def _as_tensor(value: object) -> Tensor:
+    """A tensor of whatever can be reported; Python numbers keep their 64 bits."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if _is_number(value):
+        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
     if not isinstance(value, (list, tuple)):
         return torch.as_tensor(value)
-    parts = [(part if isinstance(part, Tensor) else _as_tensor(part)).detach().to(torch.float64).flatten() for part in value]
+    parts = [_as_tensor(part).to(torch.float64).flatten() for part in value]
     return torch.cat(parts) if parts else torch.empty(0, device="cpu")
