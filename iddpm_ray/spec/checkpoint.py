@@ -1,0 +1,15 @@
+"""Section `checkpoint`: when to save and what to keep."""
+
+from iddpm_ray.spec.duration import Duration, Interval, TimedInterval
+from iddpm_ray.spec.mark import Section, may_change
+
+
+class CheckpointSpec(Section):
+    """When to save and what to keep; the end of the run is always saved."""
+
+    every: TimedInterval = may_change(Duration(1000.0, "steps"), "between two saves; wall-clock time allowed", unit="duration")
+    keep_last: int = may_change(3, "newest checkpoints to keep", unit="checkpoints", ge=1)
+    keep_every: Interval | None = may_change(
+        None, "also keep for ever the first checkpoint after each multiple of this; null: none", unit="duration"
+    )
+    asynchronous: bool = may_change(True, "write while training goes on; false: wait for the write", unit="yes or no")
