@@ -19,7 +19,7 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 # How many numbers are made at once: on a CPU what stays in cache and below the allocator's page-fault threshold, elsewhere what bounds
 # the temporaries (12 bytes a number) without costing launches. The bits do not depend on it.
-_CHUNK_CPU = 1 << 19
+_CHUNK_CPU = 1 << 18
 _CHUNK_DEVICE = 1 << 26
 
 
@@ -126,7 +126,10 @@ def _words(seed: int, purpose: Purpose, positions: Tensor, *, num_blocks: int) -
 
 def _high_word(product: Tensor, *, mixed_with: Tensor, key: int) -> Tensor:
     """The high word of each product, xor another word, xor the round key."""
-    return torch.bitwise_xor(product >> 32, mixed_with).bitwise_xor_(key).bitwise_and_(_WORD)
+    high = product >> 32
+    # In place once the first rounds have broadcast everything to one shape: memory traffic is what this costs on a CPU.
+    high = high.bitwise_xor_(mixed_with) if high.shape == mixed_with.shape else high ^ mixed_with
+    return high.bitwise_xor_(key).bitwise_and_(_WORD)
 
 
 def _fraction(first: Tensor, second: Tensor) -> Tensor:
