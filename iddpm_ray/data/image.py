@@ -21,6 +21,10 @@ _SIGNATURES = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP", "JPEG2000", "AVIF")
 _opening = threading.Lock()
 
 
+class BadPicture(DataError):
+    """A picture that cannot be shown, through no fault of the store it lies in."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """What pixels are wanted of a picture.
@@ -57,19 +61,20 @@ def decode(data: bytes, decoding: Decoding, *, name: str = "the picture") -> NDA
         name: how errors call the picture, such as its path and row.
 
     Raises:
-        DataError: empty, truncated, damaged, not a picture, or larger than `decoding.max_pixels`.
+        BadPicture: empty, truncated, damaged, not a picture, or larger than `decoding.max_pixels`.
     """
     if not data:
-        raise DataError(f"{name} is empty (0 bytes)", fix=FIX)
+        raise BadPicture(f"{name} is empty (0 bytes)", fix=FIX)
     image = _loaded(data, max_pixels=decoding.max_pixels, name=name)
     try:
         flat = flatten(image, channels=decoding.channels, background=decoding.background)
     except (ValueError, OSError) as error:
-        raise DataError(f"{name} {error}", fix=f"convert it to 8 or 16 bits a channel, {FIX}") from error
+        raise BadPicture(f"{name} {error}", fix=f"convert it to 8 or 16 bits a channel, {FIX}") from error
     needed = _covering(flat.size, width=decoding.width, height=decoding.height)
     if needed[0] * needed[1] > max(decoding.max_pixels, decoding.width * decoding.height):
-        what = f"{name} is too narrow: its {flat.width}x{flat.height} pixels cover {decoding.width}x{decoding.height} only if enlarged to {needed[0]}x{needed[1]}"
-        raise DataError(what, fix=f"raise data.max_pixels, crop it, {FIX}")
+        wanted = f"{decoding.width}x{decoding.height} only if enlarged to {needed[0]}x{needed[1]}"
+        what = f"{name} is too narrow: its {flat.width}x{flat.height} pixels cover {wanted}"
+        raise BadPicture(what, fix=f"raise data.max_pixels, crop it, {FIX}")
     pixels = np.asarray(fit(flat, width=decoding.width, height=decoding.height))
     return np.ascontiguousarray(pixels.reshape(decoding.height, decoding.width, decoding.channels).transpose(2, 0, 1))
 
@@ -112,17 +117,17 @@ def _loaded(data: bytes, *, max_pixels: int, name: str) -> Image.Image:
         image = _opened(data)
         if image.width * image.height > max_pixels:
             what = f"{name} claims {image.width}x{image.height} pixels, more than data.max_pixels = {max_pixels}"
-            raise DataError(what, fix=f"raise data.max_pixels if the picture is genuine, {FIX}")
+            raise BadPicture(what, fix=f"raise data.max_pixels if the picture is genuine, {FIX}")
         image.load()
-    except (DataError, MemoryError):
+    except (BadPicture, MemoryError):
         raise
     except Exception as error:  # on damaged files decoders raise whatever they trip over: struct.error, SyntaxError, IndexError ...
-        raise DataError(f"{name} {_complaint(data, error)}", fix=FIX) from error
+        raise BadPicture(f"{name} {_complaint(data, error)}", fix=FIX) from error
     return _upright(image)
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Reads the header alone. Pillow's process-wide limit is lifted meanwhile, because the limit that holds is ours, on what the header says."""
+    """Reads the header alone. Pillow's own limit, one a process, is lifted meanwhile: ours is asked about what the header says."""
     with _opening:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:

@@ -47,8 +47,8 @@ def _compose(image: Image.Image, background: Sequence[int]) -> Image.Image:
 def _shallow(image: Image.Image) -> Image.Image:
     """A grey picture of 16 or 32 bits as L, or as LA if one of its values means transparent.
 
-    16-bit values keep their high byte, as Pillow does for 16-bit colour. TIFF may say that fewer bits are in use. 32-bit integers and floats
-    do not say where white is: floats up to 1 are fractions, numbers up to 255 are bytes, numbers up to 65535 are 16-bit values.
+    16-bit values keep their high byte, as Pillow does for 16-bit colour. TIFF may say that fewer bits are in use. 32-bit integers
+    and floats do not say where white is: floats up to 1 are fractions, numbers up to 255 are bytes, up to 65535 16-bit values.
     """
     values = np.asarray(image)
     key = image.info.get("transparency")

@@ -1,0 +1,99 @@
+"""Whether a data set is still the one that was pinned, and whether it is enough for a run."""
+
+from collections.abc import Sequence
+
+from iddpm_ray import storage
+from iddpm_ray.data.image import Decoding
+from iddpm_ray.data.manifest import Manifest
+from iddpm_ray.errors import DataError
+
+
+def compare(old: Manifest, new: Manifest) -> list[str]:
+    """What changed from `old` to `new`, a line a kind of change with the first few names; [] if nothing did."""
+    if old.digest == new.digest:
+        return []
+    if old.kind != new.kind:
+        return [f"it was {_kind(old)} and is now {_kind(new)}"]
+    before, after = old.files, new.files
+    changed = [path for path in before if path in after and (before[path].size, before[path].tag) != (after[path].size, after[path].tag)]
+    how = {
+        path: f"{path} ({before[path].size} bytes, now {after[path].size})"
+        if before[path].size != after[path].size
+        else f"{path} (same size, other content or time)"
+        for path in changed
+    }
+    lines = [
+        _line("added", [path for path in after if path not in before]),
+        _line("removed", [path for path in before if path not in after]),
+        _line("changed", [how[path] for path in changed]),
+    ]
+    return [line for line in lines if line] or ["the list of its rows was written anew"]
+
+
+def check_same(pinned: Manifest, found: Manifest) -> None:
+    """Refuses a data set that is not the pinned one.
+
+    Raises:
+        DataError: saying what changed.
+    """
+    changes = compare(pinned, found)
+    if changes:
+        what = f"the data set at {storage.shown(found.root)} is not the one this run began with: {'; '.join(changes)}"
+        raise DataError(what, fix="restore it, start a run of another name, or set data.adopt=true to go on with the changed one")
+
+
+def check_enough(manifest: Manifest, *, global_batch: int) -> None:
+    """Refuses a data set smaller than one global batch.
+
+    Raises:
+        DataError: with both numbers.
+    """
+    count = len(manifest.training_rows)
+    if count < global_batch:
+        held = f" ({len(manifest.validation_rows)} more are held out)" if len(manifest.validation_rows) else ""
+        what = f"{storage.shown(manifest.root)} has {count} training rows{held}, fewer than train.global_batch = {global_batch}"
+        raise DataError(what, fix=f"set train.global_batch to at most {count}, or add pictures")
+
+
+def check_classes(manifest: Manifest, *, num_classes: int | None) -> None:
+    """Refuses labels that the network has no row for; None takes as many as there are.
+
+    Raises:
+        DataError: naming the first class that is too much, or that there are no labels at all.
+    """
+    if not manifest.classes:
+        raise DataError("model.class_cond needs labels, but data.labels is none", fix="set data.labels to folder, prefix or column")
+    if num_classes is not None and len(manifest.classes) > num_classes:
+        beyond = f"'{manifest.classes[num_classes]}' has index {num_classes}"
+        what = f"{storage.shown(manifest.root)} has {len(manifest.classes)} classes, more than model.num_classes = {num_classes}: {beyond}"
+        raise DataError(what, fix=f"set model.num_classes to at least {len(manifest.classes)}, or to null to count them")
+
+
+def check_decoding(manifest: Manifest, decoding: Decoding) -> None:
+    """Refuses a packed set whose pixels are not those that the run wants.
+
+    Raises:
+        DataError: naming the field.
+    """
+    if manifest.packed is None:
+        return
+    have = manifest.packed.decoding
+    pairs = {
+        "data.image_size": ([have.height, have.width], [decoding.height, decoding.width]),
+        "data.channels": (have.channels, decoding.channels),
+        "data.background": (list(have.background), list(decoding.background)),
+    }
+    for field, (packed, wanted) in pairs.items():
+        if packed != wanted:
+            what = f"{storage.shown(manifest.root)} was packed with {field} = {packed}, the run wants {wanted}"
+            raise DataError(what, fix=f"set {field}={packed}, or pack the source again into another folder")
+
+
+def _kind(manifest: Manifest) -> str:
+    return {"folder": "a folder of pictures", "parquet": "Parquet files", "packed": "a packed set"}[manifest.kind]
+
+
+def _line(word: str, names: Sequence[str], *, count: int = 3) -> str:
+    if not names:
+        return ""
+    return f"{len(names)} {word}: {', '.join(sorted(names)[:count])}{' ...' if len(names) > count else ''}"

@@ -1,0 +1,139 @@
+"""Parquet files of pictures: which rows they hold, their label column, and the bytes of single rows through a bounded cache."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from iddpm_ray import storage
+from iddpm_ray.errors import DataError
+
+_CACHE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """What a manifest needs of one Parquet file: its row count, and its label column if one is wanted."""
+
+    num_rows: int
+    labels: pa.ChunkedArray | None
+
+
+def read_table_rows(url: str, *, image_column: str, label_column: str | None) -> TableRows:
+    """Reads the footer and the label column, no pictures.
+
+    Raises:
+        DataError: not Parquet, a column is missing (the others are named), or the image column holds no bytes.
+    """
+    shown = storage.shown(url)
+    file = _open(url)
+    schema = file.schema_arrow
+    for field, column in (("data.image_column", image_column), ("data.label_column", label_column)):
+        if column is not None and column not in schema.names:
+            raise DataError(f"{field} = {column}: {shown} has no such column", fix=f"it has {', '.join(schema.names)}")
+    if _byte_column(schema, image_column) is None:
+        kind = schema.field(image_column).type
+        raise DataError(
+            f"data.image_column = {image_column}: the column of {shown} holds {kind}, not picture files as bytes",
+            fix="name a binary column",
+        )
+    labels = None if label_column is None else file.read(columns=[label_column]).column(label_column)
+    return TableRows(file.metadata.num_rows, labels)
+
+
+def read_pictures(root: str, paths: Sequence[str], rows: NDArray[np.int64], *, image_column: str) -> list[bytes]:
+    """The picture files at (path, row within it), in the order asked for; b"" where the table holds none.
+
+    Every row group is read at most once a call. A row group is the least that Parquet gives: for training from large row groups in shuffled
+    order, pack the set first.
+    """
+    out = [b""] * len(paths)
+    wanted: dict[tuple[str, int], list[int]] = {}
+    offsets: dict[str, NDArray[np.int64]] = {}
+    for i, path in enumerate(paths):
+        if path not in offsets:
+            offsets[path] = _group_offsets(storage.join(root, path))
+        group = int(np.searchsorted(offsets[path], rows[i], side="right")) - 1
+        wanted.setdefault((path, group), []).append(i)
+    for (path, group), places in wanted.items():
+        column = _groups.get(storage.join(root, path), group, image_column)
+        start = offsets[path][group]
+        for i in places:
+            value = column[int(rows[i] - start)].as_py()
+            out[i] = value or b""
+    return out
+
+
+def _byte_column(schema: pa.Schema, name: str) -> str | None:
+    """Where the bytes of a picture are: the column itself, or the field `bytes` of a struct, as Hugging Face data sets have it."""
+    kind = schema.field(name).type
+    if _holds_bytes(kind):
+        return name
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _holds_bytes(kind.field("bytes").type):
+        return f"{name}.bytes"
+    return None
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    return any(
+        test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    )
+
+
+def _open(url: str) -> pq.ParquetFile:
+    fs, path = storage.filesystem(url)
+    try:
+        return pq.ParquetFile(fs.open(path, "rb"))
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{storage.shown(url)} is not a readable Parquet file: {storage.reason(error)}", fix="write it again or remove it"
+        ) from error
+
+
+@lru_cache(maxsize=1024)
+def _group_offsets(url: str) -> NDArray[np.int64]:
+    """First row of every row group."""
+    metadata = _open(url).metadata
+    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)[:-1]
+
+
+class _Groups:
+    """Image columns of the row groups last read, up to `_CACHE_BYTES` a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._columns: OrderedDict[tuple[str, int, str], pa.ChunkedArray] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, url: str, group: int, image_column: str) -> pa.ChunkedArray:
+        """The bytes of every picture of a row group."""
+        key = (url, group, image_column)
+        with self._lock:
+            if key in self._columns:
+                self._columns.move_to_end(key)
+                return self._columns[key]
+        column = _read_group(url, group, image_column)
+        with self._lock:
+            if key not in self._columns:
+                self._columns[key] = column
+                self._bytes += column.nbytes
+            while self._bytes > _CACHE_BYTES and len(self._columns) > 1:
+                self._bytes -= self._columns.popitem(last=False)[1].nbytes
+        return column
+
+
+_groups = _Groups()
+
+
+def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray:
+    file = _open(url)
+    found = _byte_column(file.schema_arrow, image_column)
+    assert found is not None
+    return file.read_row_group(group, columns=[found]).flatten().column(found)
