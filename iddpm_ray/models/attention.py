@@ -26,7 +26,9 @@ class AttentionBlock(nn.Module):
     def __init__(self, channels: int, *, num_heads: int, attention: Attention) -> None:
         super().__init__()
         if num_heads < 1 or channels % num_heads:
-            raise SpecError(f"attention over {channels} channels cannot be cut into heads", value=num_heads, fix=f"use a divisor of {channels}")
+            raise SpecError(
+                f"attention over {channels} channels cannot be cut into heads", value=num_heads, fix=f"use a divisor of {channels}"
+            )
         self.num_heads = num_heads
         self.attention = attention
         self.norm = GroupNorm(channels)

@@ -10,14 +10,19 @@ from torch import Tensor, nn
 NUM_GROUPS = 32
 
 
-def timestep_frequencies(dim: int, *, max_period: float = 10000.0, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
+def timestep_frequencies(dim: int, *, max_period: float = 10000.0, device: torch.device | None = None) -> Tensor:
     """Angular frequencies from 1 down to almost 1 / `max_period`, in equal ratios (Vaswani et al. 2017, section 3.5).
 
+    The exponents are rounded to float32 as in the original; what follows passes through float64, for a float32 division or exponential
+    differs by a rounding between devices and processors, which thousands of timesteps would multiply.
+
     Returns:
-        [dim // 2] of `dtype`: exp(-ln(max_period) * k / (dim // 2)).
+        [dim // 2] float32: exp(-ln(max_period) * k / (dim // 2)).
     """
     half = dim // 2
-    return torch.exp(-math.log(max_period) * torch.arange(half, dtype=dtype, device=device) / half)
+    scaled = torch.arange(half, dtype=torch.float32, device=device) * -math.log(max_period)
+    exponents = (scaled.double() / half).float()
+    return torch.exp(exponents.double()).float()
 
 
 def timestep_embedding(t: Tensor, *, dim: int, max_period: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -27,15 +32,13 @@ def timestep_embedding(t: Tensor, *, dim: int, max_period: float = 10000.0, dtyp
         t: [N] timesteps, integer or fractional.
         dim: columns of the result.
         max_period: period of the slowest wave, divided by 2 pi.
-        dtype: what it is computed in; nothing narrower than float32 can hold the angles.
+        dtype: of the angles t * frequency, float32 or float64; nothing narrower can hold them.
 
     Returns:
         [N, dim] of `dtype`.
     """
-    frequencies = timestep_frequencies(dim, max_period=max_period, dtype=dtype, device=t.device)
-    angles = t.to(dtype)[:, None] * frequencies
-    columns = torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1)
-    return F.pad(columns, (0, dim % 2))
+    angles = t.to(dtype)[:, None] * timestep_frequencies(dim, max_period=max_period, device=t.device).to(dtype)
+    return F.pad(torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1), (0, dim % 2))
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -26,10 +26,10 @@ class SuperResUNet(UNet):
         """
         assert low_res is not None, "a super-resolution network needs the small pictures"
         height, width = x.shape[-2:]
-        return super().forward(torch.cat([x, enlarge_condition(low_res, height=height, width=width).to(x.dtype)], dim=1), t, y)
+        return super().forward(torch.cat([x, upsample_condition(low_res, height=height, width=width).to(x.dtype)], dim=1), t, y)
 
 
-def enlarge_condition(low_res: Tensor, *, height: int, width: int) -> Tensor:
+def upsample_condition(low_res: Tensor, *, height: int, width: int) -> Tensor:
     """Bilinear enlargement with pixel centres aligned: [N, C, h, w] to [N, C, height, width]."""
     return F.interpolate(low_res, size=(height, width), mode="bilinear", align_corners=False)
 

@@ -71,7 +71,11 @@ class UNet(nn.Module):
 
         def residual(channels: int, out_channels: int) -> nn.Module:
             return ResidualBlock(
-                channels, out_channels=out_channels, embedding_channels=embedding_channels, dropout=dropout, scale_shift_norm=scale_shift_norm
+                channels,
+                out_channels=out_channels,
+                embedding_channels=embedding_channels,
+                dropout=dropout,
+                scale_shift_norm=scale_shift_norm,
             )
 
         def attend(channels: int, *, heads: int) -> nn.Module:
@@ -80,7 +84,9 @@ class UNet(nn.Module):
         def stage(*layers: nn.Module) -> Stage:
             return Stage(*layers, gradient_checkpointing=gradient_checkpointing)
 
-        self.time_embed = nn.Sequential(nn.Linear(model_channels, embedding_channels), nn.SiLU(), nn.Linear(embedding_channels, embedding_channels))
+        self.time_embed = nn.Sequential(
+            nn.Linear(model_channels, embedding_channels), nn.SiLU(), nn.Linear(embedding_channels, embedding_channels)
+        )
         if num_classes is not None:
             self.label_emb = nn.Embedding(num_classes + int(null_class), embedding_channels)
 
@@ -184,4 +190,6 @@ def _check_attention(factors: Sequence[int], *, num_levels: int) -> None:
     levels = [2**level for level in range(num_levels)]
     absent = sorted(set(factors) - set(levels))
     if absent:
-        raise SpecError("attention at downsampling factors that no level has", value=absent, fix=f"choose among {levels}, or add levels to channel_mult")
+        raise SpecError(
+            "attention at downsampling factors that no level has", value=absent, fix=f"choose among {levels}, or add levels to channel_mult"
+        )
