@@ -1,0 +1,166 @@
+"""Attempts: every worker group takes a number of its own, says what it began from, and how it ended.
+
+    {run}/attempts/0003.json        created by the driver, then rewritten by the attempt's rank 0 alone
+    {run}/attempts/0003.end.json    by the driver
+
+The numbers order everything: the lineage of a run is the chain of what each attempt began from. What an old attempt
+still writes after its successor has begun lies outside that chain and is never read.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from iddpm_ray import storage
+from iddpm_ray.checkpoint.commit import Checkpoint, survey
+from iddpm_ray.errors import CheckpointError
+
+_FOLDER = "attempts"
+_RECORD = re.compile(r"(\d{4,})(\.end)?\.json")
+_TRIES = 100
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the run directory says of one attempt.
+
+    Attributes:
+        began: whether it has said what it began from; before that it has computed nothing.
+        from_step: updates completed when it began; 0 for a fresh start.
+        from_attempt: whose checkpoint it began from; None for a fresh start.
+        info: everything in its record.
+        end: how it ended, as the driver says; None if nobody said.
+    """
+
+    number: int
+    began: bool
+    from_step: int = 0
+    from_attempt: int | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    end: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """One attempt in the lineage: it counts from after `from_step` up to `upto_step` (None: to its end)."""
+
+    attempt: int
+    from_step: int
+    from_attempt: int | None
+    upto_step: int | None = None
+
+    def counts(self, *, step: int, attempt: int) -> bool:
+        """Whether a row or checkpoint of that step, made by that attempt, belongs to this link."""
+        return attempt == self.attempt and step > self.from_step and (self.upto_step is None or step <= self.upto_step)
+
+
+def take_attempt(run_url: str, *, info: Mapping[str, Any]) -> int:
+    """Take the next free number, which nobody else has or will have.
+
+    Args:
+        run_url: the run's directory.
+        info: what is known of the attempt already; JSON.
+
+    Raises:
+        CheckpointError: others take every number first.
+    """
+    number = max([0, *_numbers(run_url), *(stored.checkpoint.attempt for stored in survey(run_url))]) + 1
+    data = _encode({**info, "attempt": number, "taken_by": secrets.token_hex(16)})
+    for _ in range(_TRIES):
+        data = _encode({**json.loads(data), "attempt": number})
+        url = _url(run_url, number)
+        if storage.create(url, data) or storage.read_bytes(url) == data:  # written, though a retried request said "exists"
+            return number
+        number += 1
+    raise CheckpointError(f"no attempt number to be had in {storage.shown(run_url)}", fix="stop the other drivers of this run")
+
+
+def begin_attempt(run_url: str, number: int, *, began_from: Checkpoint | None, info: Mapping[str, Any]) -> None:
+    """Say what the attempt begins from (None: fresh) before it computes anything. Called again with news at each commit."""
+    start = None if began_from is None else {"step": began_from.step, "attempt": began_from.attempt}
+    storage.write_whole(_url(run_url, number), _encode({**info, "attempt": number, "from": start}))
+
+
+def end_attempt(run_url: str, number: int, *, info: Mapping[str, Any]) -> None:
+    """Say how the attempt ended."""
+    storage.write_whole(_url(run_url, number, end=True), _encode({**info, "attempt": number}))
+
+
+def attempts(run_url: str) -> list[Attempt]:
+    """All attempts of the run by number; a record that cannot be understood counts as one that has not begun."""
+    out = []
+    for number in sorted(set(_numbers(run_url))):
+        info = _read(_url(run_url, number)) or {}
+        start = info.get("from")
+        began = "from" in info and (start is None or _is_start(start))
+        step, attempt = (start["step"], start["attempt"]) if began and start is not None else (0, None)
+        end = _read(_url(run_url, number, end=True))
+        out.append(Attempt(number, began, step, attempt, info, end))
+    return out
+
+
+def newest_attempt(run_url: str) -> int:
+    """The highest number taken so far; 0 if none is."""
+    return max(_numbers(run_url), default=0)
+
+
+def refuse_if_superseded(run_url: str, number: int) -> None:
+    """The fence before every marker: a later attempt has begun, so what this one does no longer counts.
+
+    Raises:
+        CheckpointError: names the later attempt.
+    """
+    newest = newest_attempt(run_url)
+    if newest > number:
+        raise CheckpointError(f"attempt {number} of {storage.shown(run_url)} is over: attempt {newest} has taken the run")
+
+
+def lineage(known: list[Attempt], *, head: int | None = None) -> list[Link]:
+    """The chain of attempts that the run consists of, oldest first.
+
+    Args:
+        known: as `attempts` gives them.
+        head: the attempt that the chain ends with; None for the newest that has begun.
+    """
+    begun = {attempt.number: attempt for attempt in known if attempt.began}
+    number = max(begun, default=None) if head is None else head
+    chain: list[Link] = []
+    upto: int | None = None
+    while number is not None and number in begun:
+        attempt = begun.pop(number)  # each once, whatever the records say
+        chain.append(Link(attempt.number, attempt.from_step, attempt.from_attempt, upto))
+        number, upto = attempt.from_attempt, attempt.from_step
+    return chain[::-1]
+
+
+def in_lineage(chain: list[Link], *, step: int, attempt: int) -> bool:
+    """Whether what that attempt made at that step is part of the run; with no attempts recorded, all is."""
+    return not chain or any(link.counts(step=step, attempt=attempt) for link in chain)
+
+
+def _url(run_url: str, number: int, *, end: bool = False) -> str:
+    return storage.join(run_url, _FOLDER, f"{number:04d}{'.end' if end else ''}.json")
+
+
+def _numbers(run_url: str) -> list[int]:
+    names = (entry.name for entry in storage.list_dir(storage.join(run_url, _FOLDER)))
+    return [int(found.group(1)) for name in names if (found := _RECORD.fullmatch(name))]
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, indent=1, sort_keys=True).encode()
+
+
+def _read(url: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(storage.read_bytes(url))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is_start(start: object) -> bool:
+    return isinstance(start, dict) and all(type(start.get(key)) is int and start[key] >= 0 for key in ("step", "attempt"))

@@ -1,0 +1,76 @@
+"""Which checkpoint a run goes on from: the newest one in its lineage that is whole, and why newer ones were passed over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage
+from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_marker, survey, verify
+from iddpm_ray.checkpoint.marker import DamagedError, Marker
+from iddpm_ray.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to go on from.
+
+    Attributes:
+        checkpoint: None if the run has none yet.
+        marker: of that checkpoint.
+        rejected: a sentence for each newer one that was passed over, newest first.
+    """
+
+    checkpoint: Checkpoint | None
+    marker: Marker | None
+    rejected: tuple[str, ...]
+
+
+def newest_readable(
+    run_url: str, *, spec_digest: str | None = None, deep: bool = False, rejected: Mapping[str, str] | None = None
+) -> Choice:
+    """The newest whole checkpoint of the run's lineage.
+
+    Names, markers and sizes are checked; `deep` reads every byte and checks the hashes too (loading does so anyway for
+    what it reads).
+
+    Args:
+        run_url: the run's directory.
+        spec_digest: what the checkpoint's spec must have, if given.
+        deep: also read and hash every file.
+        rejected: why, by name, for checkpoints that have been found unreadable already.
+
+    Raises:
+        NewerFormatError: the newest was written by a later version; going on from an older one would undo its work.
+        CheckpointError: there are checkpoints but none is readable (starting afresh would hide that), or one is of another spec.
+    """
+    known = dict(rejected or {})
+    chain = lineage(attempts(run_url))
+    reasons: list[str] = []
+    for stored in reversed(survey(run_url)):
+        checkpoint = stored.checkpoint
+        if not stored.marked or not in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt):
+            continue
+        if checkpoint.name in known:
+            reasons.append(known[checkpoint.name])
+            continue
+        try:
+            marker = read_marker(checkpoint)
+            check_sizes(stored, marker)
+            if (marker.step, marker.attempt) != (checkpoint.step, checkpoint.attempt):
+                raise DamagedError(f"{checkpoint.name} is damaged: its marker is that of step {marker.step}, attempt {marker.attempt}")
+            if deep:
+                verify(checkpoint)
+        except DamagedError as error:
+            reasons.append(str(error))
+            continue
+        if spec_digest is not None and marker.spec_digest != spec_digest:
+            raise CheckpointError(
+                f"{checkpoint.name} was made with another spec",
+                value=f"digest {marker.spec_digest[:12]}, this spec {spec_digest[:12]}",
+                fix="give this run a name of its own, or use the spec that it began with",
+            )
+        return Choice(checkpoint, marker, tuple(reasons))
+    if reasons:
+        raise CheckpointError(
+            f"no checkpoint of {run_url} can be read: {'; '.join(reasons)}", fix="restore one, or give the run another name to start afresh"
+        )
+    return Choice(None, None, ())
