@@ -158,7 +158,7 @@ def split(manifest: Manifest, *, seed: int, fraction: float) -> Manifest:
         if held_out.all() or not held_out.any():
             what = f"data.validation_fraction = {fraction} holds out {int(held_out.sum())} of {manifest.num_rows} rows"
             raise DataError(what, fix="choose a fraction that leaves rows on both sides, or 0")
-    return replace(manifest, table=_with_column(manifest.table, "is_validation", pa.array(held_out)))
+    return replace(manifest, table=with_column(manifest.table, "is_validation", pa.array(held_out)))
 
 
 def digest_of(listing: Listing) -> str:
@@ -231,7 +231,7 @@ def _packed(listing: Listing, *, labels: str, known: Sequence[str], digest: str)
             )
     labelled = _relabelled(stored, labels=labels, known=known)
     tags = pa.array([now[path].tag for path in stored.table.column("path").to_pylist()]).dictionary_encode()
-    table = _with_column(_with_column(stored.table, "label", pa.array(labelled.labels)), "tag", tags)
+    table = with_column(with_column(stored.table, "label", pa.array(labelled.labels)), "tag", tags)
     return replace(stored, root=listing.root, classes=labelled.classes, digest=digest, table=table)
 
 
@@ -249,5 +249,6 @@ def _relabelled(stored: Manifest, *, labels: str, known: Sequence[str]) -> Label
     return label_rules.index_classes(texts, known=known)
 
 
-def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """The table with one of its columns replaced."""
     return table.set_column(table.schema.get_field_index(name), name, values)
