@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 
 from iddpm_ray.diffusion.gaussian import GaussianDiffusion, LossType, MeanType, VarianceType
-from iddpm_ray.diffusion.respace import make_diffusion
 from iddpm_ray.diffusion.resample import LossSecondMomentResampler, Resampler, UniformResampler
+from iddpm_ray.diffusion.respace import make_diffusion
 from iddpm_ray.models.superres import SuperResUNet
 from iddpm_ray.models.unet import UNet
 from iddpm_ray.spec.diffusion import DiffusionSpec
@@ -46,7 +45,7 @@ def resampler(spec: ResamplerSpec, *, num_timesteps: int, device: torch.device) 
             return LossSecondMomentResampler(num_timesteps, history=spec.history, uniform_prob=spec.uniform_prob, device=device)
 
 
-def model(spec: JobSpec, *, num_classes: int | None) -> nn.Module:
+def model(spec: JobSpec, *, num_classes: int | None) -> UNet:
     """The network, without weights worth keeping; under `torch.device("meta")` it costs nothing.
 
     Args:

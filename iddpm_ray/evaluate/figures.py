@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # not pyplot, which looks for a screen
-from PIL import Image
 from torch import Tensor
+
+from iddpm_ray.sinks.pictures import sheet, to_png
 
 QUARTILES = [f"loss_q{quartile}" for quartile in range(4)]
 
@@ -20,14 +20,9 @@ def save_sheet(pictures: Tensor, path: Path, *, columns: int, scale: int = 4, ma
         scale: each pixel becomes a square of that many.
         margin: width of the margins, before enlarging.
     """
-    count, channels, height, width = pictures.shape
-    rows = -(-count // columns)
-    sheet = np.full((margin + rows * (height + margin), margin + columns * (width + margin), channels), 255, dtype=np.uint8)
-    for number, picture in enumerate(pictures.permute(0, 2, 3, 1).cpu().numpy()):
-        top, left = margin + number // columns * (height + margin), margin + number % columns * (width + margin)
-        sheet[top : top + height, left : left + width] = picture
-    image = Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
-    image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST).save(path)
+    laid_out = sheet(pictures, columns=columns, margin=margin)
+    enlarged = laid_out.repeat_interleave(scale, dim=1).repeat_interleave(scale, dim=2)
+    path.write_bytes(to_png(enlarged))
 
 
 def save_curves(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, title: str) -> None:

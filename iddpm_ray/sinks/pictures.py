@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -17,6 +18,26 @@ def to_png(picture: Tensor) -> bytes:
     data = io.BytesIO()
     image.save(data, format="png")
     return data.getvalue()
+
+
+def sheet(pictures: Tensor, *, columns: int, margin: int = 2) -> Tensor:
+    """Lays pictures out row by row with white margins between them and around.
+
+    Args:
+        pictures: [N, C, H, W] uint8; a last row that is not full stays white.
+        columns: pictures a row.
+        margin: width of the margins, pixels.
+
+    Returns:
+        [C, rows * (H + margin) + margin, columns * (W + margin) + margin] uint8.
+    """
+    count, channels, height, width = pictures.shape
+    rows = -(-count // columns)
+    out = torch.full((channels, margin + rows * (height + margin), margin + columns * (width + margin)), 255, dtype=torch.uint8)
+    for number, picture in enumerate(pictures.cpu()):
+        top, left = margin + number // columns * (height + margin), margin + number % columns * (width + margin)
+        out[:, top : top + height, left : left + width] = picture
+    return out
 
 
 class PictureSink:

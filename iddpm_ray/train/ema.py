@@ -31,9 +31,9 @@ class Ema:
         """One step of every average; `skipped` = 1 (a float32 scalar on the device) leaves them alone, bit for bit."""
         for rate, averages in self.averages.items():
             weight = (1.0 - rate) * (1.0 - skipped)
-            change = torch._foreach_sub(self.parameters, averages)
-            torch._foreach_mul_(change, weight)
-            torch._foreach_add_(averages, change)
+            change = torch._foreach_sub(self.parameters, averages)  # pyright: ignore[reportPrivateImportUsage] torch's own optimisers' interface
+            torch._foreach_mul_(change, weight)  # pyright: ignore[reportPrivateImportUsage] as above
+            torch._foreach_add_(averages, change)  # pyright: ignore[reportPrivateImportUsage] as above
 
     @contextmanager
     def applied(self, rate: float | None) -> Iterator[None]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iddpm_ray.data.batch import Batch
 from iddpm_ray.diffusion import draws
 from iddpm_ray.diffusion.draws import Purpose
 from iddpm_ray.diffusion.resample import Resampler
@@ -70,21 +69,30 @@ def condition(x_start: Tensor, labels: Tensor, *, augmentation: Augmentation) ->
 
 
 def make_inputs(
-    batch: Batch, *, seed: int, first_position: int, global_batch: int, own: slice, resampler: Resampler, augmentation: Augmentation, device: torch.device
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    seed: int,
+    first_position: int,
+    global_batch: int,
+    own: slice,
+    resampler: Resampler,
+    augmentation: Augmentation,
+    device: torch.device,
 ) -> StepInputs:
     """Draws everything for the positions `first_position .. first_position + global_batch` and makes this rank's part of it.
 
     Args:
-        batch: this rank's pixels [n, C, H, W] uint8 and labels [n] int64, `n == own.stop - own.start`.
+        pixels, labels: this rank's pictures, [n, C, H, W] uint8 and [n] int64, `n == own.stop - own.start`.
     """
     positions = torch.arange(first_position, first_position + global_batch, device=device)
     mine = positions[own]
     drawn = resampler.draw(draws.uniforms(seed, Purpose.TIMESTEP, positions).squeeze(1))
-    x_start = to_float(batch.pixels.to(device, non_blocking=True))
+    x_start = to_float(pixels.to(device, non_blocking=True))
     if augmentation.flip:
         mirrored = draws.uniforms(seed, Purpose.FLIP, mine).squeeze(1) < 0.5
         x_start = torch.where(mirrored[:, None, None, None], x_start.flip(-1), x_start)
-    cond = condition(x_start, batch.labels.to(device, non_blocking=True), augmentation=augmentation)
+    cond = condition(x_start, labels.to(device, non_blocking=True), augmentation=augmentation)
     if augmentation.class_dropout > 0 and "y" in cond:
         assert augmentation.null_class is not None
         dropped = draws.uniforms(seed, Purpose.LABEL_DROP, mine).squeeze(1) < augmentation.class_dropout

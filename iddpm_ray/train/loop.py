@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iddpm_ray import stats
+from iddpm_ray.parallel.collective import new_gloo_group
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train import preview, setup
 from iddpm_ray.train.directory import Place
 from iddpm_ray.train.inputs import make_inputs
-from iddpm_ray.train.record import Recorder
+from iddpm_ray.train.record import Recorder, open_sink
+from iddpm_ray.train.resume import known_microbatch, restore
 from iddpm_ray.train.save import Saver
 from iddpm_ray.train.session import Session, Wish
 from iddpm_ray.train.sources import Sources
@@ -31,12 +34,22 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
     Every rank calls this with equal arguments and makes the same collectives in the same order.
     """
     session.phase("build")
-    kit = setup.make(spec, session, sources=sources)
-    session.phase("load")
+    group = new_gloo_group(timeout_s=spec.cluster.collective_timeout_s)
+    statistics = stats.use(stats.Statistics(rank=session.rank, device=session.device))
+    kit = setup.make(
+        spec,
+        session,
+        sources=sources,
+        known_microbatch=lambda device, slice_samples: known_microbatch(
+            place, session, device=device, slice_samples=slice_samples, group=group
+        ),
+    )
     state, clock = kit.state, kit.clock
-    setup.restore(kit, place, session)
-    recorder = Recorder(spec, kit, place, session)
-    saver = Saver(spec, kit, place, session, recorder)
+    session.phase("load")
+    lineage = restore(kit, place, session, statistics=statistics, group=group)
+    sink = open_sink(spec, place, session, lineage=lineage)
+    recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
+    saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group)
     batches = sources.batches(start_step=state.step, stop_step=clock.total_steps())
     words: Tensor | None = None
     wishes, due_done = Wish.NONE, state.step == clock.total_steps()
@@ -48,7 +61,8 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
             batch = next(batches)
             recorder.waited(time.monotonic() - asked)
             inputs = make_inputs(
-                batch,
+                batch.pixels,
+                batch.labels,
                 seed=spec.run.seed,
                 first_position=state.step * spec.train.global_batch,
                 global_batch=spec.train.global_batch,
@@ -66,13 +80,13 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
             due = clock.due(state.step)
             if due.validate:
                 session.phase("validate")
-                recorder.add(preview.validate(kit, sources.validation(), session))
+                recorder.add(preview.validate(spec, kit, session, sources=sources))
             if due.row or due.validate:
                 session.phase("row")
                 recorder.row(lr=lr)
             if due.sample:
                 session.phase("sample")
-                recorder.picture("samples", preview.sample_grid(spec, kit, session))
+                recorder.pictures("samples", preview.draw(spec, kit, session, sources=sources))
             if due.save or Wish.SAVE in wishes:
                 session.phase("save")
                 saver.start()

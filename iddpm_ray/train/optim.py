@@ -21,7 +21,8 @@ class LearningRate:
     def at(self, *, before: int, after: int) -> float:
         """The rate of the step that takes the run from `before` to `after` samples seen.
 
-        Annealing looks at `before` (the first step has the full rate, as in Improved DDPM's trainer), warm-up at `after` (the first step is not idle).
+        Annealing looks at `before` (the first step has the full rate, as in Improved DDPM's trainer), warm-up at `after`
+        (the first step is not idle).
         """
         rate = self.base
         if self.schedule != "constant":
@@ -102,10 +103,10 @@ def apply_update(
         clip = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
         shrink = clip if shrink is None else shrink * clip
     if shrink is not None:
-        torch._foreach_mul_(gradients, shrink)
+        torch._foreach_mul_(gradients, shrink)  # pyright: ignore[reportPrivateImportUsage] torch's own optimisers' interface
     skipped = (~torch.isfinite(norm)).float()
     group["lr"], group["weight_decay"] = lr, weight_decay
-    optimizer.found_inf = skipped
+    optimizer.found_inf = skipped  # pyright: ignore[reportAttributeAccessIssue] as torch's GradScaler hands it over
     optimizer.step()
     if scale is not None:
         scale.update(skipped)

@@ -54,7 +54,7 @@ def validate(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> 
             losses.append(terms.loss)
     state.model.train()
     own = torch.cat(losses) if losses else torch.zeros(0, device=device)
-    everyone = gather_ragged(own, [piece.stop - piece.start for piece in slices]).double()
+    everyone = gather_ragged(own, counts=[piece.stop - piece.start for piece in slices]).double()
     quartile = 4 * _timesteps(torch.arange(total, device=device), num_timesteps=num_timesteps) // num_timesteps
     values = {"val_loss": float(everyone.mean())}
     return values | {f"val_loss_q{q}": float(everyone[quartile == q].mean()) for q in range(4)}
@@ -64,19 +64,22 @@ def _timesteps(positions: Tensor, *, num_timesteps: int) -> Tensor:
     return ((positions.double() * GOLDEN_RATIO + 0.5) % 1.0 * num_timesteps).long().clamp(max=num_timesteps - 1)
 
 
-def sample_grid(spec: JobSpec, kit: Kit, session: Session) -> Tensor:
+def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tensor:
     """Draws `sample.count` pictures, every rank its part; picture i has the same noise every time.
+
+    A super-resolution network enlarges the first rows of the data set.
 
     Returns:
         [count, C, H, W] uint8 on every rank.
     """
     state, device, shape = kit.state, session.device, spec.picture_shape()
     slices = [slice_of(spec.sample.count, rank=rank, world_size=session.world_size) for rank in range(session.world_size)]
-    indices = torch.arange(slices[session.rank].start, slices[session.rank].stop, device=device)
-    cond: dict[str, Tensor] = {}
-    if kit.num_classes is not None:
-        choice = torch.tensor(spec.sample.classes or list(range(kit.num_classes)), device=device)
-        cond["y"] = choice[indices % len(choice)]
+    own = slices[session.rank]
+    counts = [piece.stop - piece.start for piece in slices]
+    if counts[session.rank] == 0:
+        return gather_ragged(torch.zeros(0, *shape, dtype=torch.uint8, device=device), counts=counts)
+    indices = torch.arange(own.start, own.stop, device=device)
+    cond = _conditions(spec, kit, sources=sources, own=own, indices=indices)
     network = under_autocast(state.model, kit.step_settings.autocast, device)
     if spec.sample.guidance != 1.0:
         assert kit.num_classes is not None
@@ -94,7 +97,17 @@ def sample_grid(spec: JobSpec, kit: Kit, session: Session) -> Tensor:
             eta=spec.sample.eta,
         )
     state.model.train()
-    flat = to_bytes(pictures).flatten(1).float()
-    counts = [piece.stop - piece.start for piece in slices]
-    columns = [gather_ragged(flat[:, i], counts) for i in range(flat.shape[1])]
-    return torch.stack(columns, dim=1).view(-1, *shape).to(torch.uint8)
+    return gather_ragged(to_bytes(pictures), counts=counts)
+
+
+def _conditions(spec: JobSpec, kit: Kit, *, sources: Sources, own: slice, indices: Tensor) -> dict[str, Tensor]:
+    cond: dict[str, Tensor] = {}
+    labels = torch.zeros_like(indices)
+    if kit.augmentation.low_res_size is not None:
+        rows = sources.pictures(own)
+        labels = rows.labels.to(indices.device)
+        cond = condition(to_float(rows.pixels.to(indices.device)), labels, augmentation=kit.augmentation)
+    elif kit.num_classes is not None:
+        choice = torch.tensor(spec.sample.classes or range(kit.num_classes), device=indices.device)
+        cond["y"] = choice[indices % len(choice)]
+    return cond

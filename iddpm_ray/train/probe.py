@@ -20,7 +20,9 @@ class Microbatch:
     origin: str
 
 
-def find_microbatch(wanted: int | str | None, *, count: int, known: int | None, attempt: Callable[[int], None], device: torch.device) -> Microbatch:
+def find_microbatch(
+    wanted: int | str | None, *, count: int, known: int | None, attempt: Callable[[int], None], device: torch.device
+) -> Microbatch:
     """The microbatch all ranks use.
 
     Args:
@@ -43,7 +45,10 @@ def find_microbatch(wanted: int | str | None, *, count: int, known: int | None, 
         if _all_ranks(_fits(size, attempt=attempt, device=device), device=device):
             return Microbatch(size, "probed")
         size = -(-size // 2) if size > 1 else 0
-    raise TrainError("not even a microbatch of one sample fits into memory", fix="a smaller model or picture, model.gradient_checkpointing: true, or a larger machine")
+    raise TrainError(
+        "not even a microbatch of one sample fits into memory",
+        fix="a smaller model or picture, model.gradient_checkpointing: true, or a larger machine",
+    )
 
 
 def _fits(size: int, *, attempt: Callable[[int], None], device: torch.device) -> bool:
@@ -86,4 +91,3 @@ def _all_ranks(fits: bool, *, device: torch.device) -> bool:
     vote = torch.tensor(int(fits), device=device)
     dist.all_reduce(vote, op=dist.ReduceOp.MIN)
     return bool(vote.item())
-

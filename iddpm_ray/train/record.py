@@ -1,5 +1,6 @@
 """Turns what steps leave on the device into rows of numbers, at intervals, and hands them to the sinks."""
 
+import math
 import resource
 import time
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from torch import Tensor
 from iddpm_ray import stats
 from iddpm_ray.errors import TrainError
 from iddpm_ray.parallel.collective import all_gather_rows
-from iddpm_ray.sinks.rows import Sink
+from iddpm_ray.sinks.guard import open_sinks
+from iddpm_ray.sinks.pictures import sheet
+from iddpm_ray.sinks.rows import Begun, Sink
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.stats.loss_terms import report_loss_terms
 from iddpm_ray.train.directory import Place
@@ -19,15 +22,22 @@ from iddpm_ray.train.setup import Kit
 from iddpm_ray.train.step import StepOutcome
 
 
+def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Begun]) -> Sink | None:
+    """Where rows and pictures go, on rank 0; None on the others."""
+    if session.rank != 0:
+        return None
+    return open_sinks(
+        place.url, attempt=place.attempt, lineage=lineage, tensorboard=spec.log.tensorboard, csv=spec.log.csv, say=session.say
+    )
+
+
 class Recorder:
     """Books every step without waiting for the device; at a row, reads, checks the health of the run, and writes."""
 
-    def __init__(self, spec: JobSpec, kit: Kit, place: Place, session: Session, sinks: list[Sink]) -> None:
-        self.statistics = stats.Statistics(rank=session.rank, device=session.device)
-        stats.use(self.statistics)
-        self._collector = stats.Collector(self.statistics)
+    def __init__(self, spec: JobSpec, kit: Kit, place: Place, session: Session, *, statistics: stats.Statistics, sink: Sink | None) -> None:
+        self._collector = stats.Collector(statistics=statistics)
         self._spec, self._kit, self._place, self._session = spec, kit, place, session
-        self._sinks = sinks
+        self._sink = sink
         self._since = (time.monotonic(), kit.state.step)
         self._extra: dict[str, float] = {}
 
@@ -38,7 +48,7 @@ class Recorder:
     def observe(self, outcome: StepOutcome) -> None:
         """Books one step; every rank holds the whole global batch, so rank 0 alone counts it."""
         report_loss_terms(
-            t=outcome.t,
+            outcome.t,
             loss=outcome.loss,
             weights=outcome.weights,
             mse=outcome.mse,
@@ -59,15 +69,15 @@ class Recorder:
             TrainError: after `optim.max_nonfinite_steps` skipped steps in a row.
         """
         state = self._kit.state
-        self._collector.update(all_gather_rows)
         stats.report("memory_gib", _memory_gib(self._session.device))
+        self._collector.update(all_gather_rows)
         self._judge()
         now, step = time.monotonic(), state.step
         seconds, steps = now - self._since[0], step - self._since[1]
         self._since = (now, step)
         global_batch = self._spec.train.global_batch
         row: dict[str, float | int] = {"step": step, "samples": step * global_batch}
-        row |= self._collector.as_dict()
+        row |= self._collector.means()
         row |= self._extra
         row["param_norm"] = float(torch.nn.utils.get_total_norm(list(state.model.parameters())))
         row["lr"] = lr
@@ -78,32 +88,34 @@ class Recorder:
         row["attempt"] = self._place.attempt
         row["time"] = time.time()
         self._extra = {}
-        for sink in self._sinks:
-            sink.row(row)
-        self._session.progress(row)
+        if self._sink is not None:
+            self._sink.row(row)
+            self._session.progress(row)
 
-    def picture(self, name: str, picture: Tensor | None) -> None:
-        """A [C, H, W] uint8 picture; None on ranks that do not hold it."""
-        if picture is not None:
-            for sink in self._sinks:
-                sink.picture(name, self._kit.state.step, picture)
+    def pictures(self, name: str, pictures: Tensor) -> None:
+        """Pictures [N, C, H, W] uint8, equal on all ranks, shown as one grid."""
+        if self._sink is not None:
+            self._sink.picture(name, self._kit.state.step, sheet(pictures, columns=math.ceil(math.sqrt(len(pictures)))))
 
     def close(self) -> None:
         """Ends the sinks."""
-        for sink in self._sinks:
-            sink.close()
+        if self._sink is not None:
+            self._sink.close()
 
     def _judge(self) -> None:
         health = self._kit.state.health
         bad = health.nonfinite.nonzero().flatten().tolist()
         if bad:
             shown = ", ".join(str(t) for t in bad[:8]) + (" ..." if len(bad) > 8 else "")
-            self._session.say(f"step {self._kit.state.step}: non-finite losses at timesteps {shown}; {int(health.skipped)} steps skipped so far")
+            self._session.say(
+                f"step {self._kit.state.step}: non-finite losses at timesteps {shown}; {int(health.skipped)} steps skipped so far"
+            )
             health.nonfinite.zero_()
         streak, most = int(health.streak), self._spec.optim.max_nonfinite_steps
         if streak >= most:
             raise TrainError(
-                f"{streak} steps in a row had non-finite gradients, up to step {self._kit.state.step}" + (f"; non-finite losses at timesteps {bad[:8]}" if bad else ""),
+                f"{streak} steps in a row had non-finite gradients, up to step {self._kit.state.step}"
+                + (f"; non-finite losses at timesteps {bad[:8]}" if bad else ""),
                 fix="a smaller optim.lr, optim.clip_norm, or optim.precision float32; optim.max_nonfinite_steps sets how many are borne",
             )
 

@@ -1,5 +1,6 @@
 """Builds the state of a run on one rank, in the order that makes a restart bitwise: wrap, settle, then load."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from iddpm_ray.parallel.gather import SampleGather
 from iddpm_ray.parallel.replicas import replicate, settle
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.clock import Clock
+from iddpm_ray.train.conditions import conditions, device_model
 from iddpm_ray.train.ema import Ema
 from iddpm_ray.train.inputs import Augmentation
 from iddpm_ray.train.optim import LearningRate, LossScale, make_adamw
@@ -44,26 +46,32 @@ class Kit:
     learning_rate: LearningRate
     step_settings: StepSettings
     microbatch: Microbatch
+    conditions: dict[str, str]
 
 
-def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch: int | None = None) -> Kit:
+def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch: Callable[[str, int], int | None]) -> Kit:
     """Everything before the checkpoint is read: network, optimiser, averages, resampler, data parallelism settled.
 
     Args:
-        known_microbatch: what an earlier attempt found on the same device and slice, for `microbatch: auto`.
+        known_microbatch: given device and slice, what an earlier attempt found on them; asked for `microbatch: auto` alone.
     """
     _set_precision(spec)
     device, global_batch = session.device, spec.train.global_batch
     slices = [slice_of(global_batch, rank=rank, world_size=session.world_size) for rank in range(session.world_size)]
     counts = tuple(piece.stop - piece.start for piece in slices)
-    num_classes = (spec.model.num_classes or sources.num_classes) if spec.model.class_cond else None
+    num_classes = (spec.model.num_classes or len(sources.classes)) if spec.model.class_cond else None
     network = _network(spec, num_classes=num_classes, device=device)
     diffusion = build.diffusion(spec.diffusion).to(device)
     augmentation = _augmentation(spec, num_classes=num_classes)
     autocast = AUTOCAST[spec.optim.precision]
     rehearsal = Rehearsal(diffusion, spec.picture_shape(), augmentation, autocast, device)
+    known = known_microbatch(device_model(device), max(counts)) if spec.optim.microbatch == "auto" else None
     microbatch = find_microbatch(
-        spec.optim.microbatch, count=max(counts), known=known_microbatch, attempt=lambda samples: rehearsal.alone(network, samples=samples), device=device
+        spec.optim.microbatch,
+        count=max(counts),
+        known=known,
+        attempt=lambda samples: rehearsal.alone(network, samples=samples),
+        device=device,
     )
     settings = StepSettings(
         microbatch=microbatch.samples,
@@ -103,6 +111,7 @@ def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch:
         learning_rate=_learning_rate(spec, num_rows=sources.num_rows),
         step_settings=settings,
         microbatch=microbatch,
+        conditions=conditions(spec, world_size=session.world_size, microbatch=microbatch.samples, device=device),
     )
 
 
@@ -121,7 +130,7 @@ def _network(spec: JobSpec, *, num_classes: int | None, device: torch.device) ->
     init_weights(network, seed=spec.run.seed)
     network.to(device)
     if spec.optim.channels_last:
-        network.to(memory_format=torch.channels_last)
+        network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] torch's stubs lack this overload
     if spec.optim.compile:
         network.compile()
     return network.train()

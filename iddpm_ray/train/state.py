@@ -46,7 +46,6 @@ class TrainState:
     Attributes:
         model: the network itself; `replica` is what a step calls (the network, or its data-parallel wrapper).
         step: updates completed.
-        trained_seconds: wall-clock seconds spent in the loop over all attempts; decides only when to stop.
     """
 
     model: nn.Module
@@ -60,7 +59,6 @@ class TrainState:
     gather: SampleGather
     names: list[str] = field(default_factory=list)
     step: int = 0
-    trained_seconds: float = 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that a checkpoint keeps, by name; views of the live ones, to be copied or loaded in place."""
@@ -73,10 +71,14 @@ class TrainState:
         out |= {f"resampler.{key}": tensor for key, tensor in self.resampler.state_dict().items()}
         if self.scale.log2 is not None:
             out["loss_scale.log2"] = self.scale.log2
-        out["health.streak"], out["health.skipped"], out["health.nonfinite"] = self.health.streak, self.health.skipped, self.health.nonfinite
+        out["health.streak"], out["health.skipped"], out["health.nonfinite"] = (
+            self.health.streak,
+            self.health.skipped,
+            self.health.nonfinite,
+        )
         return out
 
-    def restore(self, tensors: dict[str, Tensor], *, step: int, trained_seconds: float) -> None:
+    def restore(self, tensors: dict[str, Tensor], *, step: int) -> None:
         """Puts back what `tensors` gave, copied into place."""
         live = self.tensors()
         with torch.no_grad():
@@ -85,4 +87,4 @@ class TrainState:
                     tensor.copy_(tensors[name])
         prefix = "resampler."
         self.resampler.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
-        self.step, self.trained_seconds = step, trained_seconds
+        self.step = step

@@ -119,4 +119,3 @@ def under_autocast(network: Callable[..., Tensor], dtype: torch.dtype | None, de
 def _dropout_seed(seed: int, step: int, rank: int, microbatch: int) -> int:
     digest = hashlib.blake2b(f"dropout {seed} {step} {rank} {microbatch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-

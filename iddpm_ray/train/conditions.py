@@ -1,0 +1,47 @@
+"""What exactness depends on: recorded with every attempt, compared at a restart, and said in one line when it differs."""
+
+import platform
+from collections.abc import Mapping
+
+import numpy as np
+import PIL
+import torch
+
+import iddpm_ray
+from iddpm_ray.spec.spec import JobSpec
+
+
+def conditions(spec: JobSpec, *, world_size: int, microbatch: int, device: torch.device) -> dict[str, str]:
+    """Topology, device, versions, threads, microbatch and precision flags, as text."""
+    return {
+        "workers": str(world_size),
+        "device": device_model(device),
+        "threads a worker": str(torch.get_num_threads()),
+        "microbatch": str(microbatch),
+        "precision": f"{spec.optim.precision}, matmul {spec.optim.matmul_precision}",
+        "compile": str(spec.optim.compile),
+        "channels_last": str(spec.optim.channels_last),
+        "attention": spec.model.attention,
+        "gradient checkpointing": str(spec.model.gradient_checkpointing),
+        "deterministic": str(spec.optim.deterministic),
+        "iddpm_ray": iddpm_ray.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "pillow": PIL.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """One line naming what changed, or None when the run goes on bit for bit."""
+    differing = [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
+    if not differing:
+        return None
+    return f"from here on equal to float tolerance, no longer bit for bit: {'; '.join(differing)}"
+
+
+def device_model(device: torch.device) -> str:
+    """The GPU's name, or the processor's instruction set as torch uses it; kernels, and so bits, depend on it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

@@ -1,0 +1,125 @@
+"""A run's directory: opened anew, gone on with, or refused; and what an attempt needs to know of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from iddpm_ray import storage
+from iddpm_ray.checkpoint import attempts
+from iddpm_ray.checkpoint.choose import Choice, newest_readable
+from iddpm_ray.data import manifest as manifests
+from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
+from iddpm_ray.data.manifest import Manifest
+from iddpm_ray.errors import SpecError
+from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
+from iddpm_ray.spec.text import dump_yaml, load_text
+from iddpm_ray.train.sources import decoding_of
+
+SPEC_FILE = "spec.yaml"
+MANIFEST_FILE = "manifest.arrow"
+LABELS_FILE = "labels.json"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a start found in the run's directory; nothing has been written yet.
+
+    Attributes:
+        url: the run's directory.
+        spec: as it will be saved with the run.
+        manifest: the data set that the run is pinned to from now on.
+        choice: the checkpoint that the run would go on from.
+        changes: fields that may change and did, since the run was last started.
+        fresh: whether there was no run of this name.
+    """
+
+    url: str
+    spec: JobSpec
+    manifest: Manifest
+    choice: Choice
+    changes: tuple[FieldChange, ...]
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one attempt writes.
+
+    Attributes:
+        attempt: its number, which nobody else has.
+        info: what the driver recorded of the attempt.
+    """
+
+    url: str
+    attempt: int
+    spec_yaml: bytes
+    spec_digest: str
+    manifest_digest: str
+    classes: tuple[str, ...]
+    info: Mapping[str, Any]
+
+
+def inspect_run(spec: JobSpec) -> Opening:
+    """Lists the data set, reads what is in the run's directory, and compares; writes nothing.
+
+    Raises:
+        SpecError: another run of this name is there; shows the fields that differ.
+        DataError: the data set is unusable, or has changed and the spec does not say to adopt it; shows how.
+    """
+    url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)
+    spec_url, manifest_url = storage.join(url, SPEC_FILE), storage.join(url, MANIFEST_FILE)
+    if not storage.exists(spec_url):
+        return Opening(url, spec, _manifest(spec), Choice(None, None, ()), (), fresh=True)
+    changes = differences(load_text(storage.read_bytes(spec_url).decode()), spec)
+    other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
+    if other:
+        raise SpecError(
+            f"{storage.shown(url)} holds another run; what is there -> what was asked for:\n  " + "\n  ".join(other) + "\n",
+            fix="give this run another run.name, or set these fields back",
+        )
+    pinned = manifests.read(manifest_url)
+    manifest = _manifest(spec, classes=pinned.classes)
+    if not spec.data.adopt:
+        check_same(pinned, manifest)
+    newer = tuple(change for change in changes if not change.identity)
+    return Opening(url, spec, manifest, newest_readable(url, spec_digest=spec.digest()), newer, fresh=False)
+
+
+def _manifest(spec: JobSpec, *, classes: tuple[str, ...] = ()) -> Manifest:
+    data = spec.data
+    manifest = manifests.build(
+        data.path,
+        labels=data.labels,
+        image_column=data.image_column,
+        label_column=data.label_column,
+        seed=spec.run.seed,
+        validation_fraction=data.validation_fraction,
+        classes=classes,
+    )
+    check_enough(manifest, global_batch=spec.train.global_batch)
+    check_decoding(manifest, decoding_of(spec))
+    if spec.model.class_cond:
+        check_classes(manifest, num_classes=spec.model.num_classes)
+        if spec.model.num_classes is None:
+            spec.with_num_classes(len(manifest.classes))
+    return manifest
+
+
+def write_run(opening: Opening) -> None:
+    """Pins spec and data set; the driver is the only writer of both files."""
+    manifests.write(opening.manifest, storage.join(opening.url, MANIFEST_FILE))
+    storage.write_whole(storage.join(opening.url, SPEC_FILE), dump_yaml(opening.spec).encode())
+
+
+def take_place(opening: Opening, *, info: Mapping[str, Any]) -> Place:
+    """A place for the next attempt, under a number that nobody else has."""
+    number = attempts.take_attempt(opening.url, info=info)
+    return Place(
+        url=opening.url,
+        attempt=number,
+        spec_yaml=dump_yaml(opening.spec).encode(),
+        spec_digest=opening.spec.digest(),
+        manifest_digest=opening.manifest.digest,
+        classes=tuple(opening.manifest.classes),
+        info=info,
+    )

@@ -1,0 +1,89 @@
+"""Where an attempt begins: the newest checkpoint that every rank can read, else `init.from`, else the seed; never in silence."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iddpm_ray import stats, storage
+from iddpm_ray.checkpoint import attempts
+from iddpm_ray.checkpoint.choose import newest_readable
+from iddpm_ray.checkpoint.commit import read_file
+from iddpm_ray.checkpoint.index import StoredTensor
+from iddpm_ray.checkpoint.restore import restore_newest
+from iddpm_ray.errors import CheckpointError
+from iddpm_ray.parallel.collective import Group, broadcast_bytes
+from iddpm_ray.sinks.rows import Begun
+from iddpm_ray.stats.saved import SavedStatistics
+from iddpm_ray.train.conditions import changed
+from iddpm_ray.train.directory import Place
+from iddpm_ray.train.session import Session
+from iddpm_ray.train.setup import Kit
+
+STATE_FILE = "state.json"
+STATISTICS = "statistics.rows"
+
+
+def restore(kit: Kit, place: Place, session: Session, *, statistics: stats.Statistics, group: Group) -> list[Begun]:
+    """Fills the state, says where it came from, and records it before anything is computed. A collective.
+
+    Returns:
+        How this attempt and those before it began, this one last.
+
+    Raises:
+        CheckpointError: there are checkpoints but none can be read, or the newest is of a later version.
+    """
+    live = kit.state.tensors()
+
+    def allocate(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+        rows = stored.get(STATISTICS)
+        return live if rows is None else live | {STATISTICS: torch.empty(rows.shape, dtype=rows.dtype)}
+
+    restored = restore_newest(place.url, allocate=allocate, spec_digest=place.spec_digest, group=group)
+    for reason in restored.rejected:
+        session.say(f"warning: {reason}; going back to the checkpoint before it")
+    begun = Begun(place.attempt)
+    if restored.checkpoint is None:
+        session.say("starting fresh")
+    else:
+        assert restored.marker is not None
+        begun = Begun(place.attempt, restored.checkpoint.step, restored.checkpoint.attempt)
+        state = json.loads(read_file(restored.checkpoint, STATE_FILE, marker=restored.marker))
+        kit.state.restore(dict(restored.tensors), step=restored.checkpoint.step)
+        kit.clock.trained_seconds = state["trained_seconds"]
+        saved = SavedStatistics(state["statistics"], restored.tensors[STATISTICS])
+        stats.load_state(statistics, saved, world_size=session.world_size)
+        where = f"{storage.shown(place.url)} from {restored.checkpoint.name} (attempt {place.attempt})"
+        session.say(f"resuming step {restored.checkpoint.step} of {where}")
+        difference = changed(state["conditions"], kit.conditions)
+        if difference is not None:
+            session.say(difference)
+    if session.rank == 0:
+        attempts.begin_attempt(place.url, place.attempt, began_from=restored.checkpoint, info={**place.info, "conditions": kit.conditions})
+    return [*_earlier(place), begun]
+
+
+def known_microbatch(place: Place, session: Session, *, device: str, slice_samples: int, group: Group) -> int | None:
+    """What an earlier attempt found by probing, if device model and slice are the same; said when they are not. A collective."""
+    said = b"null"
+    if session.rank == 0:
+        try:
+            choice = newest_readable(place.url)
+            if choice.checkpoint is not None and choice.marker is not None:
+                said = json.dumps(json.loads(read_file(choice.checkpoint, STATE_FILE, marker=choice.marker)).get("probe")).encode()
+        except CheckpointError:
+            pass  # said when the state is restored, a moment later
+    probe: dict[str, Any] | None = json.loads(broadcast_bytes(said, group=group))
+    if probe is None:
+        return None
+    if probe["device"] == device and probe["slice"] == slice_samples:
+        return probe["samples"]
+    session.say(f"microbatch: found anew, since {probe['slice']} samples on {probe['device']} became {slice_samples} on {device}")
+    return None
+
+
+def _earlier(place: Place) -> list[Begun]:
+    known = attempts.attempts(place.url)
+    return [Begun(one.number, one.from_step, one.from_attempt) for one in known if one.began and one.number < place.attempt]
