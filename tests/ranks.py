@@ -81,7 +81,7 @@ def _server() -> ForkServerContext:
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
-        _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint"])
+        _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo"])
     return _context
 
 

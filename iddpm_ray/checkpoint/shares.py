@@ -1,7 +1,7 @@
 """Names for the tensors of a nested dict, and who of the ranks writes which: pure, and the same on every rank."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -15,15 +15,21 @@ def flatten(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
         TypeError: a leaf is no tensor (numbers and words belong in a file beside the tensors), or two leaves have one name.
     """
     out: dict[str, Tensor] = {}
-    for key, value in tensors.items():
-        inner = {f"{key}.{name}": tensor for name, tensor in flatten(value).items()} if isinstance(value, Mapping) else {key: value}
-        for name, tensor in inner.items():
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"{name} is a {type(tensor).__name__}, and a checkpoint's state holds tensors")
-            if name in out:
-                raise TypeError(f"two tensors are named {name}")
-            out[name] = tensor
+    for name, value in _leaves(tensors, ""):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}, and a checkpoint's state holds tensors")
+        if name in out:
+            raise TypeError(f"two tensors are named {name}")
+        out[name] = value
     return out
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def share(tensors: Mapping[str, Tensor], *, rank: int, world_size: int) -> dict[str, Tensor]:
