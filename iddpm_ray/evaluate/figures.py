@@ -1,5 +1,6 @@
 """Pictures of a run for people: a sheet of samples, and the curves of its rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,6 @@ def save_curves(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, 
 
 def _curve(axes: Axes, rows: Sequence[Mapping[str, float | int | str]], key: str, *, label: str, color: str | None = None) -> None:
     """One line of a column, where it is a finite number."""
-    points = [(float(row["samples"]), float(row[key])) for row in rows if key in row and np.isfinite(float(row[key]))]
+    points = [(float(row["samples"]), float(row[key])) for row in rows if key in row and math.isfinite(float(row[key]))]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, color=color, linewidth=1.2)

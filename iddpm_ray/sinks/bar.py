@@ -24,5 +24,6 @@ class Bar:
         rate = (done - self._first) / now if now > 0 else 0.0
         left = f"  ETA {duration_text((total - done) / rate)}" if rate and done < total else ""
         filled = 30 * done // total
-        line = f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} {self._unit} ({100 * done // total} %)  {rate:,.0f} {self._unit}/s{left}"
+        far = f"{done:,} of {total:,} {self._unit} ({100 * done // total} %)"
+        line = f"[{'#' * filled}{'.' * (30 - filled)}] {far}  {rate:,.0f} {self._unit}/s{left}"
         print(f"\r{line}   " if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)

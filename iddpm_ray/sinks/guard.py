@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from iddpm_ray import storage
 from iddpm_ray.sinks.jsonl import JsonlSink
 from iddpm_ray.sinks.pictures import PictureSink
 from iddpm_ray.sinks.rows import Begun, Sink
@@ -54,7 +55,7 @@ class GuardedSinks:
         except Exception as error:  # numbers for people are not worth a run
             logger.warning("%s", failure, exc_info=True)
             if failure not in self._failing:
-                self._say(f"warning: {failure}: {type(error).__name__}: {error}; training goes on")
+                self._say(f"warning: {failure}: {storage.reason(error)}; training goes on")
             self._failing.add(failure)
         else:
             if failure in self._failing:

@@ -31,8 +31,9 @@ class Sink(Protocol):
     def commit(self, step: int) -> None:
         """Puts everything taken so far in its place, whole.
 
-        Called before the checkpoint of `step` is marked, so that the rows of a marked checkpoint are always there. May raise
-        whatever the storage raises; the next commit then brings what this one could not.
+        Called before the checkpoint of `step` is marked, so that the rows of a marked checkpoint are always there; perhaps on a thread
+        of its own while rows of later steps come in. May raise whatever the storage raises; the next commit then brings what this one
+        could not.
         """
         ...
 

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,26 @@ def test_the_view_is_the_undisturbed_runs_file_byte_for_byte(tmp_path: Path) -> 
         part.commit(end)
     name = ("metrics", "train.jsonl")
     assert storage.read_bytes(storage.join(cut, *name)) == storage.read_bytes(storage.join(whole, *name))
+
+
+def test_rows_may_come_while_another_thread_commits(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    sink = JsonlSink(run, attempt=1, lineage=[Begun(1)])
+    views: list[list[int]] = []
+
+    def commit() -> None:
+        for step in range(100, 1000, 100):
+            sink.commit(step)
+            views.append([at for at, _ in view(run)])
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    for step in range(1, 1001):
+        sink.row(row(step, 0.5))
+    thread.join()
+    sink.commit(1000)
+    assert all(steps == list(range(1, len(steps) + 1)) for steps in views)
+    assert [step for step, _ in view(run)] == list(range(1, 1001))
 
 
 def test_earlier_attempts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
