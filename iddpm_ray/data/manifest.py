@@ -188,7 +188,7 @@ def to_bytes(manifest: Manifest) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def from_bytes(data: bytes, *, name: str = "the manifest") -> Manifest:
+def from_bytes(data: bytes | NDArray[np.uint8], *, name: str = "the manifest") -> Manifest:
     """A manifest out of `to_bytes`; columns point into `data`.
 
     Raises:

@@ -1,0 +1,216 @@
+"""Batches through Ray Data: one read task is some consecutive steps of one rank, loaded wherever the cluster has a CPU to spare.
+
+Each rank reads datasets of its own, whose executor lives in an actor beside the trainer process. Blocks come back whole and in order
+and are cut here. A run may have a million steps, but planning costs milliseconds a block, so datasets are made a segment at a time, the
+next one before the last is used up.
+"""
+
+import itertools
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+from ray.data import Datasource, ExecutionResources, ReadTask
+from ray.data.block import BlockMetadata
+from ray.exceptions import RayTaskError
+
+from iddpm_ray.data import manifest as manifests
+from iddpm_ray.data import order
+from iddpm_ray.data.batch import Batch
+from iddpm_ray.data.blocks import Block, Share, block_ranges, cut, load_block
+from iddpm_ray.data.manifest import Manifest
+
+# Blocks of the first datasets of a stream, and of all later ones: a run should begin soon and then plan rarely.
+_FIRST_SEGMENTS = (16, 64)
+_SEGMENT = 256
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What read tasks may take.
+
+    Attributes:
+        count: blocks loaded at a time by all ranks together; every rank has at least one.
+        cpus: CPUs that Ray sets aside for each.
+        prefetch_blocks: finished blocks that a rank keeps besides.
+    """
+
+    count: int = 1
+    cpus: float = 1.0
+    prefetch_blocks: int = 2
+
+    def of_rank(self, share: Share) -> int:
+        """Blocks that a rank loads at a time."""
+        own = order.slice_of(self.count, rank=share.rank, world_size=share.world_size)
+        return max(1, own.stop - own.start)
+
+
+def put_manifest(manifest: Manifest) -> ray.ObjectRef:
+    """The manifest in the object store, where the tasks of a node share one copy."""
+    return ray.put(np.frombuffer(manifests.to_bytes(manifest), dtype=np.uint8))
+
+
+def open_stream(
+    manifest: ray.ObjectRef, share: Share, *, start_step: int = 0, stop_step: int | None = None, tasks: Tasks
+) -> Generator[Batch, None, None]:
+    """This rank's batch of every step from `start_step` on, endless without `stop_step`; the same as `local_stream` gives.
+
+    Close it to free what it holds in the cluster.
+
+    Args:
+        manifest: from `put_manifest`.
+
+    Raises:
+        DataError: the original error of a task, from a `next` not later than the one that comes to its block.
+    """
+    begin = partial(_begin, manifest, share, tasks)
+    segments = _segments(share, start_step=start_step, stop_step=stop_step)
+    lead = tasks.of_rank(share) + tasks.prefetch_blocks + 1
+    expected = start_step
+    upcoming: Future[Generator[Block, None, None]] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="next-segment") as pool:
+        try:
+            segment = next(segments, None)
+            upcoming = pool.submit(begin, segment) if segment else None
+            while upcoming is not None:
+                left, current, upcoming = len(segment or ()), upcoming.result(), None
+                with closing(current):
+                    for block in current:
+                        left -= 1
+                        if upcoming is None and left < lead and (segment := next(segments, None)):
+                            upcoming = pool.submit(begin, segment)
+                        for batch in cut(block):
+                            assert (batch.step, batch.rank, len(batch.rows)) == (expected, share.rank, share.rows_per_step)
+                            expected += 1
+                            yield batch
+        finally:
+            if upcoming is not None and not upcoming.cancel() and upcoming.exception() is None:
+                upcoming.result().close()
+
+
+def _segments(share: Share, *, start_step: int, stop_step: int | None) -> Iterator[list[range]]:
+    """The blocks of each dataset, as their steps."""
+    blocks = block_ranges(share, start_step=start_step, stop_step=stop_step)
+    for count in itertools.chain(_FIRST_SEGMENTS, itertools.repeat(_SEGMENT)):
+        segment = list(itertools.islice(blocks, count))
+        if not segment:
+            return
+        yield segment
+
+
+def _begin(manifest: ray.ObjectRef, share: Share, tasks: Tasks, segment: list[range]) -> Generator[Block, None, None]:
+    """Starts a dataset and waits for its first block."""
+    count = tasks.of_rank(share)
+    source = _Plan(manifest, share, segment)
+    dataset = ray.data.read_datasource(source, override_num_blocks=len(segment), num_cpus=tasks.cpus, concurrency=count)
+    context = dataset.context
+    context.execution_options.preserve_order = True
+    # Soft; without it a slow trainer would let blocks pile up in the object store.
+    held = (2 * count + tasks.prefetch_blocks + 2) * source.block_bytes
+    context.execution_options.resource_limits = ExecutionResources(object_store_memory=held)
+    context.execution_no_progress_timeout_s = -1  # a long evaluation between two steps is no hang
+    context.target_max_block_size = None  # blocks are cut here, never there
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # Through a split of one, the executor runs in an actor of its own and not in the trainer process.
+    reader = dataset.streaming_split(1, equal=True)[0]
+    whole_blocks: Any = None  # allowed, though not declared so
+    tables = iter(reader.iter_batches(batch_size=whole_blocks, batch_format="pyarrow", prefetch_batches=tasks.prefetch_blocks))
+    blocks = _blocks(tables, share)
+    return _after(next(blocks), blocks)
+
+
+def _blocks(tables: Iterator[pa.Table], share: Share) -> Generator[Block, None, None]:
+    try:
+        for table in tables:
+            yield _from_table(table, share)
+    except RayTaskError as error:
+        raise _original(error) from None
+    finally:
+        tables.close()  # type: ignore[attr-defined]  # a generator, though not declared as one
+
+
+def _after(first: Block, rest: Generator[Block, None, None]) -> Generator[Block, None, None]:
+    """A generator that has been started, given back its first value."""
+    with closing(rest):
+        yield first
+        yield from rest
+
+
+def _original(error: RayTaskError) -> Exception:
+    """What a task raised, out of what Ray wrapped around it."""
+    inner: Exception = error
+    while isinstance(inner, RayTaskError) and isinstance(inner.cause, Exception) and inner.cause is not inner:
+        inner = inner.cause
+    return inner
+
+
+class _Plan(Datasource):
+    """One read task a block; a task knows its steps and where the manifest is, nothing else."""
+
+    def __init__(self, manifest: ray.ObjectRef, share: Share, blocks: list[range]) -> None:
+        self._manifest, self._share, self._blocks = manifest, share, blocks
+        self.block_bytes = max(len(steps) for steps in blocks) * share.rows_per_step * share.decoding.num_bytes
+
+    def get_name(self) -> str:
+        return "Pictures"
+
+    def estimate_inmemory_data_size(self) -> int:
+        return self.block_bytes * len(self._blocks)
+
+    def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None) -> list[ReadTask]:
+        return [self._task(steps) for steps in self._blocks]
+
+    def _task(self, steps: range) -> ReadTask:
+        num_rows = len(steps) * self._share.rows_per_step
+        metadata = BlockMetadata(num_rows=num_rows, size_bytes=num_rows * self._share.decoding.num_bytes, exec_stats=None, input_files=None)
+        return ReadTask(partial(_load, self._manifest, self._share, steps), metadata)
+
+
+def _load(manifest: ray.ObjectRef, share: Share, steps: range) -> list[pa.Table]:
+    """What a read task does."""
+    return [_to_table(load_block(_manifest(manifest), share, steps))]
+
+
+@lru_cache(maxsize=2)
+def _manifest(reference: ray.ObjectRef) -> Manifest:
+    """The manifest, opened once a process, its columns in the object store."""
+    return manifests.from_bytes(ray.get(reference))
+
+
+def _to_table(block: Block) -> pa.Table:
+    """A block as Ray Data carries it: a row a picture, with its step, rank and row."""
+    count = len(block.rows)
+    stride = block.pixels.nbytes // count
+    columns = {
+        "step": pa.array(block.steps),
+        "rank": pa.array(np.full(count, block.rank, dtype=np.int32)),
+        "row": pa.array(block.rows),
+        "label": pa.array(block.labels),
+        "substituted": pa.array(block.substituted),
+        "pixels": pa.FixedSizeBinaryArray.from_buffers(pa.binary(stride), count, [None, pa.py_buffer(block.pixels)]),
+    }
+    return pa.table(columns)
+
+
+def _from_table(table: pa.Table, share: Share) -> Block:
+    """The block again; its pixels point into the table."""
+    pixels = table.column("pixels").combine_chunks()
+    start = pixels.offset * share.decoding.num_bytes
+    flat = np.frombuffer(pixels.buffers()[1], dtype=np.uint8)[start : start + len(pixels) * share.decoding.num_bytes]
+    ranks = table.column("rank").to_numpy()
+    assert (ranks == ranks[0]).all()
+    return Block(
+        rank=int(ranks[0]),
+        steps=table.column("step").to_numpy(),
+        rows=table.column("row").to_numpy(),
+        pixels=flat.reshape(-1, *share.decoding.shape),
+        labels=table.column("label").to_numpy(),
+        substituted=table.column("substituted").to_numpy(),
+    )
