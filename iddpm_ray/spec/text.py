@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+        if getattr(event, "anchor", None) is not None:
             raise _refused("an anchor or alias (& or *)", event, fix="write the value out, or put it in quotes if it is text")
         if getattr(event, "tag", None) is not None:
             raise _refused(f"the tag {event.tag}", event, fix="leave it out: types come from the fields")
