@@ -59,11 +59,12 @@ def check_network(model: ModelSpec, data: DataSpec) -> Iterator[Problem]:
         return
     factor = 2 ** (len(mult) - 1)
     if height % factor or width % factor:
-        fitting = [size for size in (side // factor * factor, (side // factor + 1) * factor) if size]
+        odd = height if height % factor else width
+        fitting = [size for size in (odd // factor * factor, (odd // factor + 1) * factor) if size]
         yield Problem(
             "data.image_size",
             data.image_size,
-            f"should be a multiple of {factor}, as {len(mult)} levels halve it {len(mult) - 1} times: "
+            f"{odd} should be a multiple of {factor}, as {len(mult)} levels halve it {len(mult) - 1} times: "
             f"{' or '.join(map(str, fitting))}, or a shorter model.channel_mult",
         )
         return

@@ -61,7 +61,9 @@ def from_validation(error: ValidationError, *, given: Mapping[str, Any], model: 
     sections = section_paths(model)
     grouped: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        grouped.setdefault(_path(detail["loc"], known), []).append(detail)
+        loc = detail["loc"]
+        too_few = detail["type"] == "missing" and isinstance(loc[-1], int)
+        grouped.setdefault(_path(loc[:-1] if too_few else loc, known), []).append(detail)
     problems: list[Problem] = []
     for path, details in grouped.items():
         kind = details[0]["type"]

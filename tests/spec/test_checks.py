@@ -28,10 +28,10 @@ REFUSED = [
     ),
     (
         {"data.image_size": 18, "model.channel_mult": [1, 1, 1]},
-        "data.image_size (got 18): should be a multiple of 4, as 3 levels halve it 2 times: 16 or 20, or a shorter model.channel_mult",
+        "data.image_size (got 18): 18 should be a multiple of 4, as 3 levels halve it 2 times: 16 or 20, or a shorter model.channel_mult",
     ),
-    ({"data.image_size": [16, 9]}, "data.image_size (got [16, 9]): should be a multiple of 2"),
-    ({"data.image_size": 1}, "data.image_size (got 1): should be a multiple of 2, as 2 levels halve it 1 times: 2, or"),
+    ({"data.image_size": [16, 9]}, "data.image_size (got [16, 9]): 9 should be a multiple of 2, as 2 levels halve it 1 times: 8 or 10,"),
+    ({"data.image_size": 1}, "data.image_size (got 1): 1 should be a multiple of 2, as 2 levels halve it 1 times: 2, or"),
     ({"model.num_channels": 100}, "model.num_channels (got 100): should be a multiple of 32 (group normalisation), such as 96"),
     ({"model.num_channels": 1}, "model.num_channels (got 1): should be a multiple of 32 (group normalisation), such as 32"),
     ({"model.channel_mult": [1, 1.5]}, "model.channel_mult (got [1.0, 1.5]): 1.5 x 32 = 48 channels, not a multiple of 32"),
