@@ -4,33 +4,36 @@ import sys
 
 from iddpm_ray import cli
 from iddpm_ray.errors import UserError
+from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.spec.text import dump_yaml
 
 
 def main(argv: list[str]) -> int:
     """Parses, plans, and runs until finished or stopped; returns the exit code."""
     try:
         command = cli.parse(argv)
-        if command.text is not None:  # --schema, --list-presets
+        if command.text is not None:  # --help, --schema, --list-presets
             print(command.text)
             return 0
-        return _train(command)
+        assert command.spec is not None
+        return _train(command.spec, dry_run=command.dry_run)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _train(command: cli.ParsedCommand) -> int:
+def _train(spec: JobSpec, *, dry_run: bool) -> int:
     from iddpm_ray.plan import make_plan  # torch is imported only once the spec has been accepted
+    from iddpm_ray.train.directory import inspect_run
 
-    assert command.spec is not None
-    plan = make_plan(command.spec)
-    if command.dry_run:
-        print(plan.describe())
+    opening = inspect_run(spec)
+    if dry_run:
+        print(dump_yaml(spec) + "\n" + make_plan(spec, opening.manifest, begins=opening.describe()).describe())
         return 0
     from iddpm_ray.runtime.launch import run
 
-    ending = run(plan)
-    print(ending.describe())
+    ending = run(opening)
+    print(ending.describe(opening.url))
     return 0
 
 

@@ -1,12 +1,15 @@
 """Joins the job's cluster or starts an embedded one, and counts what it has against what the run asks for."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from iddpm_ray import storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.spec.spec import JobSpec
 
@@ -57,6 +60,34 @@ def capacity() -> Capacity:
     return Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), sum(1 for node in ray.nodes() if node["Alive"]))
 
 
+def check_shared(url: str) -> None:
+    """Refuses a local directory that not every node of the cluster sees.
+
+    Raises:
+        SpecError: names the nodes that do not.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if not storage.is_local(url) or len(nodes) < 2:
+        return
+    token = storage.join(url, f".seen-by-all-{secrets.token_hex(8)}")
+    storage.write_whole(token, b"x")
+    try:
+        blind = [node["NodeManagerHostname"] for node in nodes if not _sees(token, node_id=node["NodeID"])]
+    finally:
+        storage.delete(token)
+    if blind:
+        raise SpecError(
+            f"run.output_dir is a local path that {len(blind)} of {len(nodes)} nodes do not share: {', '.join(sorted(blind)[:4])}",
+            value=storage.shown(url),
+            fix="use gs://, s3:// or a path on a shared disk",
+        )
+
+
+def _sees(url: str, *, node_id: str) -> bool:
+    there = ray.remote(storage.exists).options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
+    return ray.get(there.remote(url), timeout=60)
+
+
 def check_fits(spec: JobSpec, *, have: Capacity) -> int:
     """How many workers an attempt may ask for now: all that the spec allows and the cluster can seat beside the data tasks.
 
@@ -69,9 +100,10 @@ def check_fits(spec: JobSpec, *, have: Capacity) -> int:
         cpus = workers * cluster.cpus_per_worker + max(data.tasks, workers) * data.cpus_per_task
         if cpus <= have.cpus and workers * cluster.gpus_per_worker <= have.gpus:
             return workers
-    cpus = low * cluster.cpus_per_worker + max(data.tasks, low) * data.cpus_per_task
+    tasks = max(data.tasks, low)
+    cpus, gpus = low * cluster.cpus_per_worker + tasks * data.cpus_per_task, low * cluster.gpus_per_worker
+    asked = f"{low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g} + {tasks} data tasks x data.cpus_per_task {data.cpus_per_task:g}"
     raise SpecError(
-        f"the run asks for {cpus:g} CPUs ({low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g} + {max(data.tasks, low)} data tasks x "
-        f"data.cpus_per_task {data.cpus_per_task:g}) and {low * cluster.gpus_per_worker:g} GPUs, the cluster has {have.cpus:g} CPUs and {have.gpus:g} GPUs",
+        f"the run asks for {cpus:g} CPUs ({asked}) and {gpus:g} GPUs, the cluster has {have.cpus:g} CPUs and {have.gpus:g} GPUs",
         fix="lower cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task, or use a larger cluster",
     )

@@ -9,31 +9,44 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from iddpm_ray.errors import TrainError, UserError
+from iddpm_ray import storage
+from iddpm_ray.checkpoint.attempts import end_attempt
+from iddpm_ray.errors import TrainError
 from iddpm_ray.runtime import cluster, worker
 from iddpm_ray.runtime.board import Board
+from iddpm_ray.runtime.ending import Ending, classify
+from iddpm_ray.runtime.progress import Display, signals_to
+from iddpm_ray.runtime.stream import put_manifest
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.train.directory import Opening, begin_attempt, end_attempt
+from iddpm_ray.train.directory import Opening, take_place, write_run
 from iddpm_ray.train.session import Wish
 
+POLL_SECONDS = 0.3
 
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt, and with it perhaps the run, ended.
 
-    Attributes:
-        why: `finished`, `stopped` (somebody asked), `failed` (try again) or `refused` (the same error would come again).
-        step: updates completed, if known.
-        error: what went wrong, with the rank it came from.
+def run(opening: Opening) -> Ending:
+    """Trains on the job's cluster or an embedded Ray until finished or stopped, showing how it goes.
+
+    Raises:
+        UserError: what a person has to mend; the original error of a worker, with its rank.
     """
-
-    why: str
-    step: int | None = None
-    error: Exception | None = None
+    spec = opening.spec
+    storage.check_writable(opening.url)
+    batch, rows = spec.train.global_batch, len(opening.manifest.training_rows)
+    timed = spec.train.duration.unit == "minutes"
+    display = Display(None if timed else spec.train.duration.samples(batch, rows), enabled=spec.log.progress)
+    with cluster.connected(spec) as have:
+        cluster.check_fits(spec, have=have)
+        cluster.check_shared(opening.url)
+        write_run(opening)
+        driver = Driver(spec, opening, show=display.line, show_row=display.row)
+        with signals_to(driver.stop, display.line):
+            return driver.run()
 
 
 @dataclass
@@ -50,58 +63,59 @@ class Driver:
         """Asks the run to finish its step, save and end."""
         self._stop.set()
 
-    def run(self, have: cluster.Capacity) -> Ending:
+    def run(self) -> Ending:
         """Attempts until the run is finished, stopped, or has failed too often.
 
         Raises:
             UserError: the original error, once trying again is pointless.
         """
+        manifest = put_manifest(self.opening.manifest)
         failures = 0
         while True:
-            ending = self._attempt(have)
-            if ending.why in ("finished", "stopped"):
+            ending = self._attempt(manifest)
+            if ending.error is None or self._stop.is_set():
                 return ending
-            assert ending.error is not None
-            failures += 1
             if ending.why == "refused":
                 raise ending.error
-            if failures > self.spec.cluster.max_failures:
-                raise TrainError(f"the run failed {failures} times, the last time with: {ending.error}", fix="raise cluster.max_failures once the cause is mended")
-            if self._stop.is_set():
-                return Ending("stopped", ending.step)
-            self.show(f"attempt failed ({failures} of {self.spec.cluster.max_failures} allowed): {ending.error}; starting again from the newest checkpoint")
+            failures += 1
+            most = self.spec.cluster.max_failures
+            if failures > most:
+                raise TrainError(
+                    f"{ending.error}; attempts that failed: {failures}",
+                    fix="mend the cause, or raise cluster.max_failures; then start again",
+                )
+            self.show(f"attempt failed: {ending.error}; going on from the newest checkpoint ({failures} of {most} failures allowed)")
             time.sleep(min(30.0, 0.5 * 2**failures))
-            have = cluster.capacity()
 
-    def _attempt(self, have: cluster.Capacity) -> Ending:
-        workers = cluster.check_fits(self.spec, have=have)
-        attempt = begin_attempt(self.opening, workers=workers)
+    def _attempt(self, manifest: ray.ObjectRef) -> Ending:
+        workers = cluster.check_fits(self.spec, have=cluster.capacity())
+        place = take_place(self.opening, info={"workers": workers, "began": time.time()})
         board = Board.remote()
         scratch = tempfile.mkdtemp(prefix="iddpm-")
-        trainer = _trainer(self.spec, worker.Assignment(self.spec, self.opening, attempt, board), workers=workers, scratch=scratch)
+        assignment = worker.Assignment(self.spec, place, board, [manifest])
+        trainer = make_trainer(self.spec, assignment, workers=workers, scratch=scratch)
         box: dict[str, Any] = {}
-        thread = threading.Thread(target=_fit, args=(trainer, box), daemon=True)
+        thread = threading.Thread(target=_fit, args=(trainer, box), daemon=True)  # the main thread keeps the signals
         thread.start()
         asked = False
-        try:
-            while thread.is_alive():
-                thread.join(timeout=0.3)
-                if self._stop.is_set() and not asked:
-                    asked = True
-                    board.ask.remote(Wish.STOP)
-                self._relay(board)
+        while thread.is_alive():
+            thread.join(timeout=POLL_SECONDS)
+            if self._stop.is_set() and not asked:
+                asked = True
+                board.ask.remote(Wish.STOP)
             self._relay(board)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        ending = _classify(box)
-        end_attempt(self.opening, attempt, why=ending.why, step=ending.step, error=None if ending.error is None else str(ending.error))
+        self._relay(board)
+        shutil.rmtree(scratch, ignore_errors=True)
         ray.kill(board)
+        ending = classify(box.get("outcome"), box.get("error"))
+        error = None if ending.error is None else str(ending.error)
+        end_attempt(self.opening.url, place.attempt, info={"why": ending.why, "step": ending.step, "error": error, "ended": time.time()})
         return ending
 
-    def _relay(self, board: Any) -> None:
+    def _relay(self, board: ActorHandle) -> None:
         try:
             news = ray.get(board.news.remote(), timeout=5)
-        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+        except (GetTimeoutError, RayActorError):
             return
         for line in news.lines:
             self.show(line)
@@ -109,7 +123,7 @@ class Driver:
             self.show_row(news.row)
 
 
-def _trainer(spec: JobSpec, assignment: worker.Assignment, *, workers: int, scratch: str) -> TorchTrainer:
+def make_trainer(spec: JobSpec, assignment: worker.Assignment, *, workers: int, scratch: str) -> TorchTrainer:
     """Everything Ray is told; it keeps no state of ours and restarts nothing by itself."""
     resources = {"CPU": spec.cluster.cpus_per_worker}
     if spec.cluster.gpus_per_worker:
@@ -125,7 +139,7 @@ def _trainer(spec: JobSpec, assignment: worker.Assignment, *, workers: int, scra
             accelerator_type=spec.cluster.accelerator_type,
         ),
         run_config=RunConfig(
-            name=f"{spec.run.name}-{assignment.attempt:04d}",
+            name=f"{spec.run.name}-{assignment.place.attempt:04d}",
             storage_path=scratch,
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
             worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(spec.cluster.threads_per_worker)}},
@@ -136,42 +150,6 @@ def _trainer(spec: JobSpec, assignment: worker.Assignment, *, workers: int, scra
 
 def _fit(trainer: TorchTrainer, box: dict[str, Any]) -> None:
     try:
-        box["result"] = trainer.fit().return_value
-    except BaseException as error:  # the thread's only way to hand it over
+        box["outcome"] = trainer.fit().return_value
+    except BaseException as error:  # a thread has no other way to hand it over
         box["error"] = error
-
-
-def _classify(box: dict[str, Any]) -> Ending:
-    error = box.get("error")
-    if error is None:
-        outcome = box["result"]
-        return Ending(outcome.why, outcome.step)
-    if isinstance(error, WorkerGroupError):
-        for rank, failure in sorted(error.worker_failures.items()):
-            original = original_error(failure)
-            if isinstance(original, UserError):
-                return Ending("refused", error=original)
-        rank, failure = min(error.worker_failures.items(), key=lambda item: _is_echo(item[1]))
-        original = original_error(failure)
-        return Ending("failed", error=TrainError(f"rank {rank}: {type(original).__name__}: {original}"))
-    if isinstance(error, ControllerError):
-        return Ending("failed", error=TrainError(f"Ray could not start or keep the workers: {error.controller_failure}"))
-    if isinstance(error, TrainingFailedError):
-        return Ending("failed", error=TrainError(str(error).splitlines()[0]))
-    raise error
-
-
-def original_error(failure: BaseException) -> BaseException:
-    """The exception that a person's own code raised, out of whatever Ray wrapped around it."""
-    seen: BaseException = failure
-    while True:
-        inner = getattr(seen, "_base_exc", None) or getattr(seen, "cause", None)
-        if not isinstance(inner, BaseException) or inner is seen:
-            return seen
-        seen = inner
-
-
-def _is_echo(failure: BaseException) -> bool:
-    """Whether a failure only says that another rank went away."""
-    text = str(failure)
-    return any(sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe"))

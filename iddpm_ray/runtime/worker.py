@@ -4,31 +4,39 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import ray
 from ray.actor import ActorHandle
 
+from iddpm_ray.data import manifest as manifests
 from iddpm_ray.runtime.session import RaySession
 from iddpm_ray.runtime.sources import RaySources
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.train.directory import Opening, Place
+from iddpm_ray.train.directory import Place
 from iddpm_ray.train.loop import Outcome, train
+from iddpm_ray.train.sources import LocalSources
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the driver hands to the ranks of one attempt."""
+    """What the driver hands to the ranks of one attempt.
+
+    Attributes:
+        manifest: in the object store, one copy a node; in a list, so that Ray hands on the reference and not the value.
+    """
 
     spec: JobSpec
-    opening: Opening
-    attempt: int
+    place: Place
     board: ActorHandle
+    manifest: list[ray.ObjectRef]
 
 
 def run(config: dict[str, Any]) -> Outcome:
     """The train function of an attempt; returns rank 0's outcome to the driver."""
     assignment: Assignment = config["assignment"]
-    # cuBLAS reads this when its first handle is made; without it `deterministic` is refused by torch on a GPU.
+    # cuBLAS reads this when its first handle is made; without it torch refuses to be deterministic on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     session = RaySession.here(assignment.board)
-    sources = RaySources.of(assignment.spec, assignment.opening, session)
-    place = Place(assignment.opening, assignment.attempt)
-    return train(assignment.spec, session, sources=sources, place=place)
+    reference = assignment.manifest[0]
+    manifest = manifests.from_bytes(ray.get(reference))
+    local = LocalSources.of(assignment.spec, manifest, rank=session.rank, world_size=session.world_size)
+    return train(assignment.spec, session, sources=RaySources.on(assignment.spec, reference, local), place=assignment.place)

@@ -40,6 +40,15 @@ class Opening:
     changes: tuple[FieldChange, ...]
     fresh: bool
 
+    def describe(self) -> str:
+        """What a start would begin from, in words."""
+        changes = f"; changed since the last start: {', '.join(str(change) for change in self.changes)}" if self.changes else ""
+        checkpoint = self.choice.checkpoint
+        if checkpoint is not None:
+            return f"resumes step {checkpoint.step} from {checkpoint.name}{changes}"
+        source = self.spec.init.from_
+        return ("fresh, weights from the seed" if source is None else f"fresh, weights from {storage.shown(source)}") + changes
+
 
 @dataclass(frozen=True)
 class Place:
