@@ -9,7 +9,8 @@ from iddpm_ray.diffusion.gaussian import GaussianDiffusion, LossType, MeanType, 
 from iddpm_ray.diffusion.schedule import Tables, check_schedule, make_betas, tables_of
 from iddpm_ray.errors import SpecError
 
-_FIELD = "diffusion.respacing"
+# Both diffusion.respacing and sample.respacing come here.
+_FIELD = "respacing"
 
 
 def make_diffusion(
@@ -104,15 +105,15 @@ def space_timesteps(num_timesteps: int, sections: str | Sequence[int]) -> list[i
         return _strided(num_timesteps, sections)
     counts = _counts(sections)
     size, longer = divmod(num_timesteps, len(counts))
+    lengths = [size + 1 if number < longer else size for number in range(len(counts))]
     steps: list[int] = []
     begin = 0
-    for number, count in enumerate(counts):
-        length = size + 1 if number < longer else size
+    for count, length in zip(counts, lengths, strict=True):
         if count > length:
             raise SpecError(
                 f"{_FIELD} asks for {count} timesteps in a section that has {length}",
                 value=sections,
-                fix=f"{num_timesteps} timesteps in {len(counts)} section(s) leave at most {size} to each, and 1 more to the first {longer}",
+                fix=f"ask for no more than {', '.join(map(str, lengths))}",
             )
         # The running sum, not number * stride, decides ties: checkpoints are compared on these very timesteps.
         stride = (length - 1) / (count - 1) if count > 1 else 1.0
@@ -150,10 +151,9 @@ def _strided(num_timesteps: int, sections: str) -> list[int]:
     if wanted in possible:
         return list(range(0, num_timesteps, possible[wanted]))
     nearest = sorted(sorted(possible, key=lambda count: abs(count - wanted))[:2])
+    uneven = f', or "{wanted}" for an uneven spread' if 1 <= wanted <= num_timesteps else ""
     raise SpecError(
         f"{_FIELD} asks for {wanted} timesteps, which no whole-numbered stride through {num_timesteps} takes",
         value=sections,
-        fix=f'nearest are {" and ".join(f"ddim{count}" for count in nearest)}; or "{wanted}" spreads them unevenly'
-        if nearest
-        else "the process is too short",
+        fix=f"try {' or '.join(f'ddim{count}' for count in nearest)}{uneven}" if nearest else "the process has one timestep only",
     )
