@@ -67,7 +67,7 @@ class Upsample(nn.Module):
         return self.conv(F.interpolate(x, scale_factor=2, mode="nearest"))
 
 
-class Stage(nn.Sequential):
+class Stage(nn.ModuleList):
     """Layers in order; those that take a condition are given it.
 
     Args:
@@ -76,12 +76,11 @@ class Stage(nn.Sequential):
     """
 
     def __init__(self, *layers: nn.Module, gradient_checkpointing: bool) -> None:
-        super().__init__(*layers)
+        super().__init__(layers)
         self.gradient_checkpointing = gradient_checkpointing
 
-    def forward(self, input: Tensor, embedding: Tensor) -> Tensor:
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[N, C, H, W] and [N, E] to what the last layer makes."""
-        x = input
         for layer in self:
             match layer:
                 case ResidualBlock():

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from iddpm_ray.models.superres import SuperResUNet

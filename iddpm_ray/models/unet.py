@@ -152,7 +152,7 @@ class UNet(nn.Module):
 
     def _embed(self, t: Tensor, y: Tensor | None) -> Tensor:
         """[N] timesteps and labels to [N, 4 c]; the angles are never narrower than float32."""
-        dtype = self.time_embed[0].weight.dtype
+        dtype = next(self.time_embed.parameters()).dtype
         angles = timestep_embedding(t, dim=self.model_channels, dtype=at_least_float32(dtype))
         embedding = self.time_embed(angles.to(dtype))
         return embedding if y is None else embedding + self.label_emb(y)

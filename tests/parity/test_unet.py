@@ -25,7 +25,7 @@ NOISE_F32 = 1e-3
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a recorded network; a directory without any gives one that has nothing to do."""
     if "case" in metafunc.fixturenames:
-        directory = Path(metafunc.config.getoption("--golden"))
+        directory = Path(str(metafunc.config.getoption("--golden")))
         metafunc.parametrize("case", sorted(path.stem for path in directory.glob("unet_*.json")) or [""])
 
 
@@ -103,23 +103,28 @@ def test_outputs_and_gradients_are_the_recorded_ones(golden: Golden, case: str, 
     ours = run(build_recorded(config, attention=attention, gradient_checkpointing=gradient_checkpointing), g, dtype=torch.float32)
     vanishing = g.arrays["grad_norms.f64"] < NOISE_F64
     with g.collecting():
-        g.check("out", ours.out, rtol=1e-5, atol=2e-5)
+        g.check("out", ours.out, rtol=1e-5, atol=2e-5 + 10 * gaps(g).out)
         g.check("loss", ours.loss, atol=2e-5 * float(np.linalg.norm(g.arrays["r"])))
-        g.check("grad_norms", ours.norms(), rtol=1e-4, atol=NOISE_F32)
+        g.check("grad_norms", ours.norms(), rtol=1e-4, atol=np.where(vanishing, np.minimum(NOISE_F32, 30 * ours.norms()), NOISE_F32))
         g.check("grad_sums", ours.sums(), atol=_slack_of_sums(g, ours, vanishing))
         g.check("grad_x_norm", ours.x_grad.double().norm(), rtol=1e-5)
         for name in g.names():
             group, _, rest = name.partition(".")
             if group == "grad":
                 zero = vanishing[sorted(ours.grads).index(rest)]
-                g.check(name, ours.grads[rest], atol=NOISE_F32 if zero else 5e-5 * float(np.abs(g.arrays[name]).max()))
+                g.check(name, ours.grads[rest], atol=_noise(g.arrays[name]) if zero else 5e-5 * float(np.abs(g.arrays[name]).max()))
             elif group == "act_norms":
                 g.check(name, np.array(ours.act_norms[rest]), rtol=5e-6)
 
 
+def _noise(recorded: np.ndarray) -> float:
+    """What rounding may put where there is nothing: many times the median, which a few wrong elements cannot move."""
+    return min(NOISE_F32, 60 * float(np.median(np.abs(recorded))) + 1e-7)
+
+
 def _slack_of_sums(g: GoldenFile, ours: Pass, vanishing: np.ndarray) -> np.ndarray:
     """[P]: rounding of n elements adds up like a random walk; for pure noise the Cauchy-Schwarz bound holds whatever it is."""
-    walk = 3e-6 * np.sqrt(ours.sizes()) * g.arrays["grad_norms.f64"]
+    walk = 6e-6 * np.sqrt(ours.sizes()) * g.arrays["grad_norms.f64"]
     bound = np.sqrt(ours.sizes()) * (ours.norms() + g.arrays["grad_norms"])
     return np.where(vanishing, bound, walk + NOISE_F32)
 
@@ -130,14 +135,28 @@ def test_float64_outputs_and_gradient_norms_are_the_recorded_ones(golden: Golden
     if not g.arrays:
         return
     ours = run(build_recorded(golden.json(f"{case}.json")["config"], attention=attention), g, dtype=torch.float64)
-    # How far the recorded float32 run is off says what a rounding of the embedding's frequencies may do; usually we are at 1e-14.
+    with g.collecting():
+        g.check("out.f64", ours.out, atol=50 * gaps(g).out)
+        g.check("grad_norms.f64", ours.norms(), rtol=50 * gaps(g).norms, atol=NOISE_F64)
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """How far the recorded float32 run is from the float64 one: medians, which a few wrong elements cannot move.
+
+    They say what a rounding of the embedding's frequencies may do: processors differ in it, timesteps multiply it. Where they do not
+    differ, our float64 run is at 1e-14.
+    """
+
+    out: float
+    norms: float
+
+
+def gaps(g: GoldenFile) -> Gaps:
     out, norms = g.arrays["out.f64"], g.arrays["grad_norms.f64"]
     real = norms > NOISE_F64
-    gap = np.median(np.abs(g.arrays["out"] - out))
-    norm_gap = np.median(np.abs(g.arrays["grad_norms"] - norms)[real] / norms[real])
-    with g.collecting():
-        g.check("out.f64", ours.out, atol=min(2e-5, 20 * gap))
-        g.check("grad_norms.f64", ours.norms(), rtol=min(1e-4, 20 * norm_gap), atol=NOISE_F64)
+    apart = np.abs(g.arrays["grad_norms"] - norms)[real] / norms[real]
+    return Gaps(out=float(np.median(np.abs(g.arrays["out"] - out))), norms=float(np.median(apart)))
 
 
 def test_keys_shapes_order_and_count_are_the_recorded_ones(golden: Golden, case: str) -> None:
