@@ -3,7 +3,6 @@
 import io
 import re
 import threading
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,9 +139,7 @@ def _upright(image: Image.Image) -> Image.Image:
     """Turned as EXIF says; an EXIF block that cannot be read says nothing about orientation, the pixels are whole."""
     kind = image.format
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            turned = ImageOps.exif_transpose(image)
+        turned = ImageOps.exif_transpose(image)
     except Exception:  # parsers of damaged EXIF raise whatever they trip over
         return image
     turned.format = kind

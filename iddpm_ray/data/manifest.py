@@ -129,7 +129,7 @@ def build(
         classes: classes that already have an index and keep it, such as those of a checkpoint; new ones follow.
 
     Raises:
-        DataError: missing, unreadable or empty; labels wanted but absent; a Parquet column missing; nothing held out, or nothing left.
+        DataError: missing, unreadable or empty; labels wanted but absent; a Parquet column missing.
     """
     listing = list_data(path)
     digest = digest_of(listing)
@@ -148,16 +148,21 @@ def build(
 def split(manifest: Manifest, *, seed: int, fraction: float) -> Manifest:
     """Chooses the validation rows: those whose draw, keyed by the seed and the row's own path and number, is below `fraction`.
 
+    So a row stays on its side when others come or go. In a set so small that one side would be empty, the row with the most extreme
+    draw goes there.
+
     Raises:
-        DataError: a positive fraction that holds out no row, or leaves none to train on.
+        DataError: a positive fraction of a single row.
     """
     keys = torch.from_numpy(manifest.table.column("key").to_numpy().copy())
     held_out = np.zeros(manifest.num_rows, dtype=bool)
     if fraction > 0:
-        held_out = (draws.uniforms(seed, Purpose.SPLIT, keys).squeeze(1) < fraction).numpy()
-        if held_out.all() or not held_out.any():
-            what = f"data.validation_fraction = {fraction} holds out {int(held_out.sum())} of {manifest.num_rows} rows"
-            raise DataError(what, fix="choose a fraction that leaves rows on both sides, or 0")
+        if manifest.num_rows < 2:
+            what = f"data.validation_fraction = {fraction} of the {manifest.num_rows} row of {storage.shown(manifest.root)}"
+            raise DataError(what, fix="add pictures, or set data.validation_fraction=0")
+        drawn = draws.uniforms(seed, Purpose.SPLIT, keys).squeeze(1).numpy()
+        held_out = drawn < fraction
+        held_out[drawn.argmin()], held_out[drawn.argmax()] = True, False
     return replace(manifest, table=with_column(manifest.table, "is_validation", pa.array(held_out)))
 
 

@@ -1,0 +1,168 @@
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pictures import file_of, make_folder, make_parquet, noise
+
+from iddpm_ray import storage
+from iddpm_ray.data import manifest as manifests
+from iddpm_ray.data import tables
+from iddpm_ray.data.image import BadPicture, Decoding
+from iddpm_ray.data.load import load
+from iddpm_ray.data.manifest import Manifest
+from iddpm_ray.errors import DataError
+
+SIZE = Decoding(20, 24)
+
+
+def rows(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def folder_of(path: Path, count: int = 8, *, fraction: float = 0.0) -> Manifest:
+    for i in range(count):
+        (path / f"class{i % 2}").mkdir(parents=True, exist_ok=True)
+        (path / f"class{i % 2}" / f"{i:02d}.png").write_bytes(file_of(Image.fromarray(noise(i))))
+    return manifests.build(str(path), labels="folder", validation_fraction=fraction)
+
+
+def test_rows_come_in_the_order_asked_for_repeats_included(tmp_path: Path) -> None:
+    manifest = folder_of(tmp_path)  # rows: 00 02 04 06 01 03 05 07
+    for threads in (1, 8):
+        loaded = load(manifest, rows(5, 0, 5, 7), decoding=SIZE, threads=threads)
+        assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(3), noise(0), noise(3), noise(7)])).all()
+        assert loaded.labels.tolist() == [1, 0, 1, 1]
+        assert not loaded.substituted.any()
+    assert load(manifest, rows(), decoding=SIZE).pixels.shape == (0, 3, 20, 24)
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_parquet_gives_what_files_give(tmp_path: Path, struct: bool) -> None:
+    make_parquet(tmp_path, [file_of(Image.fromarray(noise(i))) for i in range(11)], list("abcabcabcab"), struct=struct)
+    manifest = manifests.build(str(tmp_path), labels="column")
+    loaded = load(manifest, rows(10, 0, 3, 5, 6, 10), decoding=SIZE)
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (10, 0, 3, 5, 6, 10)])).all()
+    assert [manifest.classes[label] for label in loaded.labels] == list("baacab")
+
+
+def test_a_row_group_is_read_once_for_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parquet(tmp_path, [file_of(Image.fromarray(noise(i))) for i in range(12)], [0] * 12, files=2, group=3)
+    manifest = manifests.build(str(tmp_path))
+    reads: list[tuple[str, int]] = []
+    original = tables._read_group
+    monkeypatch.setattr(tables, "_read_group", lambda url, group, column: reads.append((url, group)) or original(url, group, column))
+    for _ in range(2):
+        load(manifest, np.random.default_rng(0).permutation(12), decoding=SIZE)
+    assert len(reads) == 4
+    assert len(set(reads)) == 4
+
+
+def test_the_cache_of_row_groups_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parquet(tmp_path, [file_of(Image.fromarray(noise(i))) for i in range(12)], [0] * 12, files=1, group=2)
+    manifest = manifests.build(str(tmp_path))
+    groups = tables._Groups()
+    monkeypatch.setattr(tables, "_groups", groups)
+    monkeypatch.setattr(tables, "_CACHE_BYTES", 8000)  # two groups of two pictures of about 1.5 kB
+    load(manifest, np.arange(12), decoding=SIZE)
+    assert groups._bytes == sum(column.nbytes for column in groups._columns.values()) <= 8000
+    assert 1 <= len(groups._columns) < 6
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file.write_bytes(b""), r"class0/04\.png \(row 2\) is empty"),
+        (lambda file: file.write_bytes(file.read_bytes()[:200]), r"class0/04\.png \(row 2\) is truncated after 200 bytes"),
+        (lambda file: file.write_text("hello"), r"class0/04\.png \(row 2\) is not a picture"),
+        (lambda file: file.unlink(), r"class0/04\.png \(row 2\) cannot be read: it does not exist"),
+        (lambda file: (file.unlink(), file.mkdir()), r"class0/04\.png \(row 2\) cannot be read"),
+        (lambda file: (file.unlink(), os.symlink("/nowhere", file)), r"class0/04\.png \(row 2\) cannot be read: it does not exist"),
+    ],
+)
+def test_a_bad_picture_fails_naming_path_and_row_or_the_next_good_row_stands_in(tmp_path: Path, damage: object, message: str) -> None:
+    manifest = folder_of(tmp_path)
+    assert callable(damage)
+    damage(tmp_path / "class0" / "04.png")
+    with pytest.raises(DataError, match=message) as caught:
+        load(manifest, rows(0, 2, 1), decoding=SIZE)
+    assert str(tmp_path) in str(caught.value)
+    assert "data.on_error=substitute" in str(caught.value)
+    loaded = load(manifest, rows(0, 2, 1), decoding=SIZE, on_error="substitute")
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(0), noise(6), noise(2)])).all()
+    assert loaded.substituted.tolist() == [False, True, False]
+
+
+def test_substitutes_bring_their_own_label_skip_bad_rows_and_wrap(tmp_path: Path) -> None:
+    manifest = folder_of(tmp_path)
+    for name in ("class0/06.png", "class1/01.png", "class1/07.png"):
+        (tmp_path / name).write_bytes(b"")
+    loaded = load(manifest, rows(3, 4, 7), decoding=SIZE, on_error="substitute")
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(3), noise(3), noise(0)])).all()
+    assert loaded.labels.tolist() == [1, 1, 0]
+    assert loaded.substituted.all()
+
+
+def test_a_substitute_never_crosses_the_split(tmp_path: Path) -> None:
+    manifest = folder_of(tmp_path, 12, fraction=0.5)
+    files = manifest.column("path", np.arange(12))
+    training = manifest.training_rows
+    bad = int(training[0])
+    (tmp_path / files[bad]).write_bytes(b"")
+    loaded = load(manifest, rows(bad), decoding=SIZE, on_error="substitute")
+    good = load(manifest, training[1:2], decoding=SIZE)
+    assert (loaded.pixels == good.pixels).all()
+    held = manifest.validation_rows
+    (tmp_path / files[held[-1]]).write_bytes(b"")
+    assert (load(manifest, held[-1:], decoding=SIZE, on_error="substitute").pixels == load(manifest, held[:1], decoding=SIZE).pixels).all()
+
+
+def test_a_set_of_bad_pictures_alone_is_an_error(tmp_path: Path) -> None:
+    manifest = folder_of(tmp_path, 3)
+    for file in tmp_path.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match="no other row can stand in for it"):
+        load(manifest, rows(0), decoding=SIZE, on_error="substitute")
+
+
+def test_bad_rows_of_parquet_are_named_with_their_file_and_row(tmp_path: Path) -> None:
+    pictures = [file_of(Image.fromarray(noise(i))) for i in range(6)]
+    pictures[4] = b"hello"
+    make_parquet(tmp_path, pictures, [0] * 6, files=2)
+    manifest = manifests.build(str(tmp_path))
+    with pytest.raises(BadPicture, match=r"part-1\.parquet, its row 1 \(row 4\) is not a picture"):
+        load(manifest, rows(4), decoding=SIZE)
+    assert (load(manifest, rows(4), decoding=SIZE, on_error="substitute").pixels[0].transpose(1, 2, 0) == noise(5)).all()
+
+
+def test_a_store_that_does_not_answer_is_no_fault_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = folder_of(tmp_path)
+
+    def time_out(url: str) -> bytes:
+        raise TimeoutError("read timed out")
+
+    monkeypatch.setattr(storage, "read_bytes", time_out)
+    with pytest.raises(OSError, match=r"class0/00\.png \(row 0\) could not be read: TimeoutError"):
+        load(manifest, rows(0), decoding=SIZE, on_error="substitute")
+
+
+def test_errors_survive_the_way_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(BadPicture("x is empty", fix="mend it")))
+    assert isinstance(error, BadPicture)
+    assert str(error) == "x is empty: mend it"
+
+
+def test_any_scheme_is_read(tmp_path: Path) -> None:
+    paths = make_folder(tmp_path, 6)
+    for path in paths:
+        storage.write_whole(f"memory://loaded/{path}", (tmp_path / path).read_bytes())
+    there, here = manifests.build("memory://loaded", labels="folder"), manifests.build(str(tmp_path), labels="folder")
+    order = rows(3, 1, 5)
+    assert (load(there, order, decoding=SIZE).pixels == load(here, order, decoding=SIZE).pixels).all()
+    make_parquet(tmp_path / "table", [(tmp_path / path).read_bytes() for path in paths], [0] * 6)
+    for part in ("part-0.parquet", "part-1.parquet"):
+        storage.write_whole(f"memory://table/{part}", (tmp_path / "table" / part).read_bytes())
+    table = manifests.build("memory://table")
+    assert (load(table, order, decoding=SIZE).pixels == load(here, order, decoding=SIZE).pixels).all()
