@@ -35,8 +35,8 @@ def save_curves(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, 
     figure = Figure(figsize=(11, 7), layout="constrained")
     (loss, quartiles), (gradient, speed) = figure.subplots(2, 2)
     figure.suptitle(title)
-    _curve(loss, rows, "loss", label="weighted by importance")
-    _curve(loss, rows, "loss_unweighted", label="unweighted")
+    for name, label in (("loss", "loss"), ("mse", "mean square error"), ("vb", "variational term")):
+        _curve(loss, rows, name, label=label)
     for name, label in zip(QUARTILES, ("least noise", "second quarter", "third quarter", "most noise"), strict=True):
         _curve(quartiles, rows, name, label=label)
     _curve(gradient, rows, "grad_norm", label="gradient norm")

@@ -45,7 +45,7 @@ class TensorBoardSink:
         assert self._writer is not None
         step, when = int(row["step"]), row.get("time")
         for key, value in row.items():
-            if key not in ("step", "time") and not isinstance(value, str):
+            if key not in ("step", "samples", "time") and not isinstance(value, str):
                 self._writer.add_scalar(tag_of(key), value, step, walltime=float(when) if when is not None else None)
 
     def picture(self, name: str, step: int, picture: Tensor) -> None:
