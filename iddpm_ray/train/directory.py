@@ -1,5 +1,6 @@
 """A run's directory: opened anew, gone on with, or refused; and what an attempt needs to know of it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint.choose import Choice, newest_readable
+from iddpm_ray.checkpoint.commit import Checkpoint, read_file
+from iddpm_ray.checkpoint.marker import Marker
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
 from iddpm_ray.data.manifest import Manifest
@@ -132,3 +135,8 @@ def take_place(opening: Opening, *, info: Mapping[str, Any]) -> Place:
         classes=tuple(opening.manifest.classes),
         info=info,
     )
+
+
+def read_classes(checkpoint: Checkpoint, marker: Marker) -> tuple[str, ...]:
+    """The label map inside a checkpoint: the text of each class index."""
+    return tuple(json.loads(read_file(checkpoint, LABELS_FILE, marker=marker)))
