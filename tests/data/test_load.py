@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from pictures import file_of, make_folder, make_parquet, noise
+from PIL import Image
 
 from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 from pictures import file_of, make_folder, make_parquet, noise
+from PIL import Image
 
 from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
@@ -163,7 +163,10 @@ def test_the_digest_follows_path_size_and_time(tmp_path: Path) -> None:
         (lambda path: None, r"data\.path does not exist \(got .*data\)"),
         (lambda path: path.mkdir(), r"data\.path is empty"),
         (lambda path: path.write_bytes(b""), r"data\.path is a file but not a Parquet file"),
-        (lambda path: _touch(path, "a.txt", "b.txt", "c.pdf", "d"), r"holds no pictures; it holds \.txt \(2\), .*\.pdf \(1\).*no extension"),
+        (
+            lambda path: _touch(path, "a.txt", "b.txt", "c.pdf", "d"),
+            r"holds no pictures; it holds \.txt \(2\), .*\.pdf \(1\).*no extension",
+        ),
         (lambda path: _touch(path, "a.png", "b.parquet"), r"holds both pictures \(a\.png \.\.\.\) and Parquet files \(b\.parquet"),
         (lambda path: _touch(path, "a.parquet"), r"a\.parquet is not a readable Parquet file"),
         (lambda path: _touch(path, "pack.json", "shard-000000.u8"), r"holds a packing that is not finished"),
@@ -217,7 +220,9 @@ def test_too_few_rows_and_too_many_classes_are_refused(tmp_path: Path) -> None:
     manifest = manifests.build(str(tmp_path), labels="folder", validation_fraction=0.3)
     count = len(manifest.training_rows)
     check_enough(manifest, global_batch=count)
-    with pytest.raises(DataError, match=rf"has {count} training rows \({9 - count} more are held out\), fewer than train\.global_batch = {count + 1}"):
+    with pytest.raises(
+        DataError, match=rf"has {count} training rows \({9 - count} more are held out\), fewer than train\.global_batch = {count + 1}"
+    ):
         check_enough(manifest, global_batch=count + 1)
     check_classes(manifest, num_classes=3)
     check_classes(manifest, num_classes=None)
