@@ -26,7 +26,7 @@ class Fault:
     """What goes wrong at which operation.
 
     Attributes:
-        operation: `pipe_file`, `cat_file`, `ls`, `rm_file`, `info`, or "" for any of them.
+        operation: `pipe_file`, `cat_file`, `ls`, `rm_file`, `makedirs`, `info`, or "" for any of them.
         at: how many such operations go well before; -1: all of them go wrong.
         kind: `raise` (nothing is done), `short` (half the bytes are written, then an error), `silent` (half the bytes, no
             error), `lie` (done, then an error), `full` (no space left), `exit` (the process dies before), `exit_after`.
@@ -58,39 +58,37 @@ class FaultyFileSystem(LocalFileSystem):
         return "/" + text.removeprefix(f"{SCHEME}://").strip("/")
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        fault = _next("pipe_file", path)
-        data = value[: len(value) // 2] if fault in ("short", "silent") else value
-        os.makedirs(os.path.dirname(self._strip_protocol(path)), exist_ok=True)
-        super().pipe_file(path, data)
-        _afterwards(fault)
+        with _operation("pipe_file", path) as kind:
+            data = value[: len(value) // 2] if kind in ("short", "silent") else value
+            os.makedirs(os.path.dirname(self._strip_protocol(path)), exist_ok=True)
+            super().pipe_file(path, data)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        fault = _next("cat_file", path)
-        data = super().cat_file(path, start=start, end=end)
-        _afterwards(fault)
-        return data
+        with _operation("cat_file", path):
+            return super().cat_file(path, start=start, end=end)
 
     def ls(self, path: str, detail: bool = False, **kwargs: Any) -> list[Any]:
-        fault = _next("ls", path)
-        found = super().ls(path, detail=detail)
-        _afterwards(fault)
-        return found
+        with _operation("ls", path):
+            return super().ls(path, detail=detail)
 
     def rm_file(self, path: str) -> None:
-        fault = _next("rm_file", path)
-        super().rm_file(path)
-        _afterwards(fault)
+        with _operation("rm_file", path):
+            super().rm_file(path)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         for file in sorted(self.find(path)):  # an object store deletes one by one, and may stop in between
             self.rm_file(file)
         super().rm(path, recursive=True)
 
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        with _operation("makedirs", path):
+            super().makedirs(path, exist_ok=exist_ok)
+
     def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
-        fault = _next("info", path) if isinstance(path, str) else ""
-        found = super().info(path, **kwargs)
-        _afterwards(fault)
-        return found
+        if not isinstance(path, str):  # an entry of a listing under way
+            return super().info(path, **kwargs)
+        with _operation("info", path):
+            return super().info(path, **kwargs)
 
 
 def register() -> None:
@@ -110,8 +108,9 @@ def faults(*given: Fault) -> Iterator[list[tuple[str, str]]]:
             _State.faults = ()
 
 
-def _next(operation: str, path: str) -> str:
-    """The kind of what goes wrong now, if it lets the operation begin; otherwise the wrong itself."""
+@contextmanager
+def _operation(operation: str, path: str) -> Iterator[str]:
+    """Counts; does the harm that comes before or after what is done inside, and gives its kind."""
     kind = ""
     with _State.lock:
         _State.log.append((operation, FaultyFileSystem._strip_protocol(path)))
@@ -126,11 +125,10 @@ def _next(operation: str, path: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if kind == "exit":
         os._exit(9)
-    return kind
-
-
-def _afterwards(kind: str) -> None:
+    try:
+        yield kind
+    finally:
+        if kind == "exit_after":
+            os._exit(9)
     if kind in ("short", "lie"):
         raise OSError(errno.EIO, "the store has failed")
-    if kind == "exit_after":
-        os._exit(9)

@@ -27,7 +27,11 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 _GRACE_S = 5.0  # how long the others may go on after one rank has failed
+_PRELOADED = ("torch", "torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo", "pytest", "fsspec")
 _context: ForkServerContext | None = None
 
 
@@ -81,7 +85,9 @@ def _server() -> ForkServerContext:
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
-        _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo"])
+        _context.set_forkserver_preload(
+            ["torch", "torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo", "pytest", "fsspec"]
+        )
     return _context
 
 
@@ -106,7 +112,7 @@ def _report(folder: Path, rank: int, process: ForkServerProcess) -> tuple[bool, 
     """Whether the rank returned, and its result, or else the text of what happened."""
     result = folder / f"result-{rank}.pickle"
     if result.exists():
-        return True, pickle.loads(result.read_bytes())
+        return True, torch.load(result, weights_only=False)
     texts = [path.read_text() for path in (folder / f"error-{rank}.txt", folder / f"stacks-{rank}.txt") if path.exists()]
     return False, "\n".join([*texts, f"exit code {process.exitcode}"])
 
@@ -117,9 +123,6 @@ def _rank(rank: int, world_size: int, folder: Path, job: tuple[Any, ...], limits
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
-    import torch
-    import torch.distributed as dist
-
     with open(folder / f"stacks-{rank}.txt", "w") as stacks:
         faulthandler.dump_traceback_later(max(timeout_s - 2.0, timeout_s * 0.8), file=stacks)
         try:
@@ -140,9 +143,9 @@ def _rank(rank: int, world_size: int, folder: Path, job: tuple[Any, ...], limits
                 world_size=world_size,
                 timeout=timedelta(seconds=group_timeout_s),
             )
-            result = pickle.dumps(function(*pickle.loads(pickled_args)))
+            result = function(*pickle.loads(pickled_args))
             partial = folder / f"result-{rank}.partial"
-            partial.write_bytes(result)
+            torch.save(result, partial)
             partial.rename(folder / f"result-{rank}.pickle")
         except BaseException:
             (folder / f"error-{rank}.txt").write_text(traceback.format_exc())

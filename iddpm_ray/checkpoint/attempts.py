@@ -81,7 +81,7 @@ def take_attempt(run_url: str, *, info: Mapping[str, Any]) -> int:
 def begin_attempt(run_url: str, number: int, *, began_from: Checkpoint | None, info: Mapping[str, Any]) -> None:
     """Say what the attempt begins from (None: fresh) before it computes anything. Called again with news at each commit."""
     start = None if began_from is None else {"step": began_from.step, "attempt": began_from.attempt}
-    storage.write_whole(_url(run_url, number), _encode({**info, "attempt": number, "from": start}))
+    storage.write_checked(_url(run_url, number), _encode({**info, "attempt": number, "from": start}))
 
 
 def end_attempt(run_url: str, number: int, *, info: Mapping[str, Any]) -> None:

@@ -107,13 +107,12 @@ def seal(checkpoint: Checkpoint, marker: Marker, *, before_mark: Callable[[], No
         )
     if before_mark is not None:
         before_mark()
-    url, data = storage.join(checkpoint.url, MARKER), encode(marker)
+    url = storage.join(checkpoint.url, MARKER)
     try:
-        storage.write_whole(url, data)
+        storage.write_checked(url, encode(marker))
     except Exception:
-        if not _is_there(url, data):  # a store may report a failure after it has written
-            storage.delete(url)
-            raise
+        storage.delete(url)  # all will hear that it failed, so it must not be there in half either
+        raise
 
 
 def read_marker(checkpoint: Checkpoint) -> Marker:
@@ -202,10 +201,3 @@ def _differences(wanted: Mapping[str, FileRecord], sizes: Mapping[str, int]) -> 
         elif sizes[name] != record.size:
             out[name] = f"{name} is cut: {sizes[name]} of {record.size} bytes"
     return out
-
-
-def _is_there(url: str, data: bytes) -> bool:
-    try:
-        return storage.read_bytes(url) == data
-    except Exception:  # the store has just failed and may do so again; then it counts as not written
-        return False

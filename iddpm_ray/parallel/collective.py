@@ -44,7 +44,7 @@ def all_gather_rows(values: Tensor, *, group: Group = None) -> Tensor:
     sent = flat.view(torch.uint8)  # backends differ in the dtypes they know; all know bytes
     received = torch.empty(size * sent.numel(), dtype=torch.uint8, device=values.device)
     if sent.numel():
-        dist.all_gather_into_tensor(received, sent, group=group)
+        dist.all_gather_single(received, sent, group=group)
     return received.view(values.dtype).view(size, *values.shape)
 
 

@@ -21,6 +21,7 @@ from iddpm_ray.storage.files import (
     make_dirs,
     read_bytes,
     size,
+    write_checked,
     write_whole,
 )
 from iddpm_ray.storage.urls import is_local, join, name, parent, reason, scheme, shown
@@ -48,5 +49,6 @@ __all__ = [
     "scheme",
     "shown",
     "size",
+    "write_checked",
     "write_whole",
 ]

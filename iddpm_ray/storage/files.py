@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from iddpm_ray.storage.urls import is_local, join, name, reason, scheme, shown
 
 _OBJECT_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "cos"})  # a folder is only a prefix
 _CREATE_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})  # pipe_file(mode="create") carries the store's own precondition
+_LISTING_SCHEMES = _CREATE_SCHEMES  # find() is one listing of a prefix, and raises when it fails
 _CREATE_TRIES = 8
 
 
@@ -96,6 +97,25 @@ def write_whole(url: str, data: bytes) -> None:
     fs.pipe_file(path, data)
 
 
+def write_checked(url: str, data: bytes) -> None:
+    """`write_whole`, and then a look at what is there: for the few small files that everything depends on.
+
+    Raises:
+        OSError: the store did not keep what it was sent. A failure that it only reported, after having kept it, is none.
+    """
+    failure: Exception | None = None
+    try:
+        write_whole(url, data)
+    except Exception as error:  # a store may raise anything; what it holds decides
+        failure = error
+    try:
+        kept = read_bytes(url) == data
+    except FileNotFoundError:
+        kept = False
+    if not kept:
+        raise failure or OSError(errno.EIO, f"the store did not keep what it was sent as {name(url)}")
+
+
 def create(url: str, data: bytes) -> bool:
     """Write a file only if nothing is there; False if something is.
 
@@ -153,17 +173,17 @@ def find(url: str) -> list[FileInfo]:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), url)
         walked = (FileInfo(file.path, file.size, str(file.changed_ns or "broken-link")) for file in local.walk(path))
         return sorted(walked, key=lambda file: file.path)
+    own = _clean(fs, path)
     try:
-        infos: Mapping[str, Mapping[str, Any]] = fs.find(path, detail=True)
+        infos = fs.find(path, detail=True).values() if scheme(url) in _LISTING_SCHEMES else list(_descend(fs, path))
     except FileNotFoundError:
         return []
-    own = _clean(fs, path)
-    if own in infos and len(infos) == 1:
+    if [info["name"] for info in infos] == [own]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), shown(url))
     files = (
-        FileInfo(path=full[len(own) :].lstrip("/"), size=int(info["size"] or 0), tag=_tag(info))
-        for full, info in infos.items()
-        if info["type"] == "file" and not full.endswith("/") and full != own
+        FileInfo(path=info["name"][len(own) :].lstrip("/"), size=int(info["size"] or 0), tag=_tag(info))
+        for info in infos
+        if info["type"] != "directory" and not info["name"].endswith("/")  # a name that ends so is a folder's placeholder
     )
     return sorted(files, key=lambda file: file.path)
 
@@ -224,6 +244,16 @@ def _info(url: str) -> Mapping[str, Any] | None:
         return fs.info(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _descend(fs: Any, path: str) -> Iterator[Mapping[str, Any]]:
+    """Files below a directory, listing by listing. fsspec's own walk takes a listing that fails for an empty one."""
+    own = _clean(fs, path)
+    for info in fs.ls(path, detail=True):
+        if info["type"] != "directory":
+            yield info
+        elif _clean(fs, info["name"]) != own:
+            yield from _descend(fs, info["name"])
 
 
 def _clean(fs: Any, path: str) -> str:

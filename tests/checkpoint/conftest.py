@@ -1,5 +1,6 @@
-"""Lets the tests of this folder import the modules beside them, and drops a warning that DCP gives to single processes."""
+"""Lets the tests of this folder import the modules beside them, and quiets what DCP says of itself."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -10,3 +11,4 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:torch.distributed is disabled, unavailable or uninitialized")
+    logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # two records a tensor
