@@ -104,7 +104,7 @@ def test_the_noising_process_is_the_recorded_one(golden: Golden) -> None:
         for name in g.names():
             if match := re.fullmatch(r"q\.(\w+)\.(\w+)", name):
                 diffusion, what = process(match[1], _meta(golden)["T"]), match[2]
-                atol = PRIOR_ATOL if what == "prior_bpd" else 0.0 if "variance" in what else ATOL
+                atol = PRIOR_ATOL if what == "prior_bpd" else 0.0 if "variance" in what or what == "mean" else ATOL
                 _check(g, name, lambda dtype, d=diffusion, what=what: _q(g, d, what, dtype), atol=atol)
 
 
@@ -208,6 +208,39 @@ def test_losses_are_the_recorded_ones(golden: Golden) -> None:
                     atol=max(1.0, factor) * KL_ATOL,
                     room=_room(g, diffusion, factor=factor),
                 )
+
+
+def test_recorded_losses_are_sums_and_multiples_of_recorded_terms(golden: Golden) -> None:
+    """Rounding may move a decoder's term by more than a small mistake would, but not one record of it against another."""
+    g = golden.open("diffusion.npz")
+    with g.collecting():
+        for name in g.names():
+            if match := re.fullmatch(r"loss\.(\w+)\.(\w+)\.(\w+)\.(loss|vb)", name):
+                meta = _meta(golden)
+                diffusion = process(meta["full_schedule"], meta["T"], mean=match[2], variance=match[3], loss=match[1])
+                _check_related(g, name, bound=f"vb.{match[2]}.{match[3]}.clip0", diffusion=diffusion)
+            if re.fullmatch(r"vb\.PREVIOUS_X\.\w+\.clip1(\.f64)?", name) and name.replace("clip1", "clip0") in g.names():
+                # Clamping what a predicted x_{t-1} says of x_start does not touch the step.
+                g.check(name, g.input(name.replace("clip1", "clip0")), rtol=1e-6)
+            if match := re.fullmatch(r"respaced(\d+)\.(\w+)\.(loss|vb)", name):
+                schedule, num_timesteps, sections = _meta(golden)["respaced"][int(match[1])]
+                diffusion = process(schedule, num_timesteps, sections, variance="LEARNED_RANGE", loss=match[2], rescale=True)
+                _check_related(g, name, bound=f"respaced{match[1]}.KL.loss", diffusion=diffusion)
+
+
+def _check_related(g: GoldenFile, name: str, *, bound: str, diffusion: GaussianDiffusion) -> None:
+    """The recorded term or loss `name` against those it is made of."""
+    stem, term = name.rsplit(".", 1)
+    for twin in ("", ".f64"):
+        if f"{name}{twin}" not in g.names() or f"{bound}{twin}" not in g.names():
+            continue
+        made = _bound_factor(diffusion, term) * g.input(f"{bound}{twin}")
+        if f"{stem}.mse" in g.names():
+            # The squared error has no twin of its own.
+            if twin:
+                continue
+            made = made + (g.input(f"{stem}.mse") if term == "loss" else 0.0)
+        g.check(f"{name}{twin}", made, rtol=1e-6 if twin == "" else 1e-12)
 
 
 def _gradient(g: GoldenFile, diffusion: GaussianDiffusion, dtype: torch.dtype) -> Tensor:
