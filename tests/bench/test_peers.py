@@ -10,10 +10,12 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from our_step import OurTrainer, bench_spec
 from plain_loader import endless_batches
 from plain_step import PlainTables, PlainTrainer
 from timing import compare, spread, timed
 
+from iddpm_ray import stats
 from iddpm_ray.diffusion.gaussian import LossType, MeanType, VarianceType
 from iddpm_ray.diffusion.loss import training_losses
 from iddpm_ray.diffusion.respace import make_diffusion
@@ -71,6 +73,21 @@ def test_the_plain_step_learns_and_books() -> None:
     assert len(trainer.book["grad_norm"]) == 12
     assert sum(len(values) for name, values in trainer.book.items() if name.startswith("loss_q")) == 12 * 8
     assert all(not torch.equal(one, two) for one, two in zip(before, trainer.averages, strict=True))
+
+
+def test_our_side_is_the_products_step_with_its_statistics() -> None:
+    torch.set_num_threads(1)
+    model = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": [1], "attention_resolutions": []}
+    spec = bench_spec(size=8, channels=1, batch=4, sections={"model": model, "diffusion": {"timesteps": 20}})
+    ours = OurTrainer(spec, device=torch.device("cpu"))
+    collector = stats.Collector(statistics=ours.statistics)
+    pixels, labels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8), torch.arange(4)
+    for _ in range(3):
+        outcome = ours.step(pixels, labels)
+    collector.update()
+    assert ours.kit.state.step == 3
+    assert torch.isfinite(outcome.loss).all()
+    assert (collector.num("loss"), collector.num("grad_norm")) == (3, 3)
 
 
 def test_the_plain_loader_gives_every_file_once_an_epoch(tmp_path: Path) -> None:
