@@ -1,14 +1,12 @@
-"""Several steps of one rank at a time: the unit that is loaded by one task, and its cutting into batches."""
+"""Several steps of one rank at a time: the unit that is loaded by one task. Needs no torch, so that tasks begin quickly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from iddpm_ray.data import order
-from iddpm_ray.data.batch import Batch
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.load import OnError, load
 from iddpm_ray.data.manifest import Manifest
@@ -94,18 +92,3 @@ def load_block(manifest: Manifest, share: Share, steps: range) -> Block:
     loaded = load(manifest, rows, decoding=share.decoding, on_error=share.on_error, threads=share.threads)
     which = np.repeat(np.arange(steps.start, steps.stop, dtype=np.int64), share.rows_per_step)
     return Block(share.rank, which, rows, loaded.pixels, loaded.labels, loaded.substituted)
-
-
-def cut(block: Block) -> Iterator[Batch]:
-    """The batches of a block, each with memory of its own."""
-    firsts = np.flatnonzero(np.diff(block.steps, prepend=-1))
-    for start, stop in zip(firsts, [*firsts[1:], len(block.steps)], strict=True):
-        own = slice(start, stop)
-        yield Batch(
-            step=int(block.steps[start]),
-            rank=block.rank,
-            rows=block.rows[own].copy(),
-            pixels=torch.from_numpy(block.pixels[own].copy()),
-            labels=torch.from_numpy(block.labels[own].copy()),
-            substituted=int(block.substituted[own].sum()),
-        )

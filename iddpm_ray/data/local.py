@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iddpm_ray.data.batch import Batch
-from iddpm_ray.data.blocks import Block, Share, block_ranges, cut, load_block
+from iddpm_ray.data.batch import Batch, cut
+from iddpm_ray.data.blocks import Block, Share, block_ranges, load_block
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.load import OnError, load
 from iddpm_ray.data.manifest import Manifest

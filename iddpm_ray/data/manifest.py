@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from iddpm_ray import storage
@@ -18,8 +17,6 @@ from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.labels import Labelled
 from iddpm_ray.data.listing import PACKED_MANIFEST, Kind, Listing, list_data
 from iddpm_ray.data.rows import rows_of_pictures, rows_of_tables
-from iddpm_ray.diffusion import draws
-from iddpm_ray.diffusion.draws import Purpose
 from iddpm_ray.errors import DataError
 from iddpm_ray.storage import FileInfo
 
@@ -154,6 +151,11 @@ def split(manifest: Manifest, *, seed: int, fraction: float) -> Manifest:
     Raises:
         DataError: a positive fraction of a single row.
     """
+    import torch  # only whoever builds a manifest pays for it, not every process that reads rows
+
+    from iddpm_ray.diffusion import draws
+    from iddpm_ray.diffusion.draws import Purpose
+
     keys = torch.from_numpy(manifest.table.column("key").to_numpy().copy())
     held_out = np.zeros(manifest.num_rows, dtype=bool)
     if fraction > 0:

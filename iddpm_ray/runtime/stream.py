@@ -10,21 +10,21 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import Datasource, ExecutionResources, ReadTask
-from ray.data.block import BlockMetadata
+from ray.data import ExecutionResources
 from ray.exceptions import RayTaskError
 
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data import order
-from iddpm_ray.data.batch import Batch
-from iddpm_ray.data.blocks import Block, Share, block_ranges, cut, load_block
+from iddpm_ray.data.batch import Batch, cut
+from iddpm_ray.data.blocks import Block, Share, block_ranges
 from iddpm_ray.data.manifest import Manifest
+from iddpm_ray.runtime.plan_source import PlanSource, from_table
 
 # Blocks of the first datasets of a stream, and of all later ones: a run should begin soon and then plan rarely.
 _FIRST_SEGMENTS = (16, 64)
@@ -107,7 +107,7 @@ def _segments(share: Share, *, start_step: int, stop_step: int | None) -> Iterat
 def _begin(manifest: ray.ObjectRef, share: Share, tasks: Tasks, segment: list[range]) -> Generator[Block, None, None]:
     """Starts a dataset and waits for its first block."""
     count = tasks.of_rank(share)
-    source = _Plan(manifest, share, segment)
+    source = PlanSource(manifest, share, segment)
     dataset = ray.data.read_datasource(source, override_num_blocks=len(segment), num_cpus=tasks.cpus, concurrency=count)
     context = dataset.context
     context.execution_options.preserve_order = True
@@ -129,7 +129,7 @@ def _begin(manifest: ray.ObjectRef, share: Share, tasks: Tasks, segment: list[ra
 def _blocks(tables: Iterator[pa.Table], share: Share) -> Generator[Block, None, None]:
     try:
         for table in tables:
-            yield _from_table(table, share)
+            yield from_table(table, share)
     except RayTaskError as error:
         raise _original(error) from None
     finally:
@@ -149,68 +149,3 @@ def _original(error: RayTaskError) -> Exception:
     while isinstance(inner, RayTaskError) and isinstance(inner.cause, Exception) and inner.cause is not inner:
         inner = inner.cause
     return inner
-
-
-class _Plan(Datasource):
-    """One read task a block; a task knows its steps and where the manifest is, nothing else."""
-
-    def __init__(self, manifest: ray.ObjectRef, share: Share, blocks: list[range]) -> None:
-        self._manifest, self._share, self._blocks = manifest, share, blocks
-        self.block_bytes = max(len(steps) for steps in blocks) * share.rows_per_step * share.decoding.num_bytes
-
-    def get_name(self) -> str:
-        return "Pictures"
-
-    def estimate_inmemory_data_size(self) -> int:
-        return self.block_bytes * len(self._blocks)
-
-    def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None) -> list[ReadTask]:
-        return [self._task(steps) for steps in self._blocks]
-
-    def _task(self, steps: range) -> ReadTask:
-        num_rows = len(steps) * self._share.rows_per_step
-        metadata = BlockMetadata(num_rows=num_rows, size_bytes=num_rows * self._share.decoding.num_bytes, exec_stats=None, input_files=None)
-        return ReadTask(partial(_load, self._manifest, self._share, steps), metadata)
-
-
-def _load(manifest: ray.ObjectRef, share: Share, steps: range) -> list[pa.Table]:
-    """What a read task does."""
-    return [_to_table(load_block(_manifest(manifest), share, steps))]
-
-
-@lru_cache(maxsize=2)
-def _manifest(reference: ray.ObjectRef) -> Manifest:
-    """The manifest, opened once a process, its columns in the object store."""
-    return manifests.from_bytes(ray.get(reference))
-
-
-def _to_table(block: Block) -> pa.Table:
-    """A block as Ray Data carries it: a row a picture, with its step, rank and row."""
-    count = len(block.rows)
-    stride = block.pixels.nbytes // count
-    columns = {
-        "step": pa.array(block.steps),
-        "rank": pa.array(np.full(count, block.rank, dtype=np.int32)),
-        "row": pa.array(block.rows),
-        "label": pa.array(block.labels),
-        "substituted": pa.array(block.substituted),
-        "pixels": pa.FixedSizeBinaryArray.from_buffers(pa.binary(stride), count, [None, pa.py_buffer(block.pixels)]),
-    }
-    return pa.table(columns)
-
-
-def _from_table(table: pa.Table, share: Share) -> Block:
-    """The block again; its pixels point into the table."""
-    pixels = table.column("pixels").combine_chunks()
-    start = pixels.offset * share.decoding.num_bytes
-    flat = np.frombuffer(pixels.buffers()[1], dtype=np.uint8)[start : start + len(pixels) * share.decoding.num_bytes]
-    ranks = table.column("rank").to_numpy()
-    assert (ranks == ranks[0]).all()
-    return Block(
-        rank=int(ranks[0]),
-        steps=table.column("step").to_numpy(),
-        rows=table.column("row").to_numpy(),
-        pixels=flat.reshape(-1, *share.decoding.shape),
-        labels=table.column("label").to_numpy(),
-        substituted=table.column("substituted").to_numpy(),
-    )

@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -15,12 +17,13 @@ from ray.data.context import DataContext
 
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.batch import Batch
-from iddpm_ray.data.blocks import Share
+from iddpm_ray.data.blocks import Share, load_block
 from iddpm_ray.data.image import BadPicture, Decoding
 from iddpm_ray.data.local import local_stream
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.data.pack import Packing, pack
 from iddpm_ray.runtime import stream
+from iddpm_ray.runtime.plan_source import from_table, open_manifest, to_table
 from iddpm_ray.runtime.stream import Tasks, open_stream, put_manifest
 
 pytestmark = pytest.mark.timeout(600)
@@ -153,12 +156,10 @@ def test_tasks_are_shared_out_and_every_rank_has_one(count: int, world_size: int
 
 
 def test_blocks_survive_the_way_through_arrow(data: DataSet) -> None:
-    from iddpm_ray.data.blocks import load_block
-
     block = load_block(data.folder, SHARE, range(3, 6))
-    table = stream._to_table(block)
-    again = stream._from_table(table, SHARE)
-    part = stream._from_table(table.slice(7, 7), SHARE)
+    table = to_table(block)
+    again = from_table(table, SHARE)
+    part = from_table(table.slice(7, 7), SHARE)
     for name in ("steps", "rows", "pixels", "labels", "substituted"):
         assert (getattr(again, name) == getattr(block, name)).all()
         assert (getattr(part, name) == getattr(block, name)[7:14]).all()
@@ -166,7 +167,13 @@ def test_blocks_survive_the_way_through_arrow(data: DataSet) -> None:
 
 def test_the_manifest_lies_in_the_object_store_once(data: DataSet, tmp_path: Path) -> None:
     reference = put_manifest(data.folder)
-    first = stream._manifest(reference)
-    assert stream._manifest(reference) is first
+    first = open_manifest(reference)
+    assert open_manifest(reference) is first
     assert first.table.equals(data.folder.table)
     assert first.digest == data.folder.digest
+
+
+def test_decoding_processes_import_no_torch() -> None:
+    code = "import sys; import iddpm_ray.runtime.plan_source; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert shown.stdout.strip() == "False"
