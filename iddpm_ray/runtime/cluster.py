@@ -21,6 +21,7 @@ RAY_SETTINGS = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a spec mean the same in driver and workers
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_maximum_startup_concurrency": "16",  # an embedded Ray warns of a few times as many processes; its default is the CPUs
 }
 
 
@@ -38,6 +39,7 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
     """A Ray to run on: the job's own cluster when there is one, else an embedded one that ends with the block."""
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.cluster.start_timeout_s)
     address = spec.cluster.address or os.environ.get("RAY_ADDRESS") or None
     if ray.is_initialized():
         yield capacity()

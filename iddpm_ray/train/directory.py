@@ -16,6 +16,7 @@ from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
 from iddpm_ray.spec.text import dump_yaml, load_text
+from iddpm_ray.train.begin import check_init
 from iddpm_ray.train.sources import decoding_of
 
 SPEC_FILE = "spec.yaml"
@@ -77,11 +78,14 @@ def inspect_run(spec: JobSpec) -> Opening:
     Raises:
         SpecError: another run of this name is there; shows the fields that differ.
         DataError: the data set is unusable, or has changed and the spec does not say to adopt it; shows how.
+        CheckpointError: the weights of `init.from` are not there or do not fit.
     """
     url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)
     spec_url, manifest_url = storage.join(url, SPEC_FILE), storage.join(url, MANIFEST_FILE)
     if not storage.exists(spec_url):
-        return Opening(url, spec, _manifest(spec), Choice(None, None, ()), (), fresh=True)
+        manifest = _manifest(spec)
+        check_init(spec, num_classes=_num_classes(spec, manifest))
+        return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
     changes = differences(load_text(storage.read_bytes(spec_url).decode()), spec)
     other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
     if other:
@@ -94,7 +98,14 @@ def inspect_run(spec: JobSpec) -> Opening:
     if not spec.data.adopt:
         check_same(pinned, manifest)
     newer = tuple(change for change in changes if not change.identity)
-    return Opening(url, spec, manifest, newest_readable(url, spec_digest=spec.digest()), newer, fresh=False)
+    choice = newest_readable(url, spec_digest=spec.digest())
+    if choice.checkpoint is None:
+        check_init(spec, num_classes=_num_classes(spec, manifest))
+    return Opening(url, spec, manifest, choice, newer, fresh=False)
+
+
+def _num_classes(spec: JobSpec, manifest: Manifest) -> int | None:
+    return (spec.model.num_classes or len(manifest.classes)) if spec.model.class_cond else None
 
 
 def _manifest(spec: JobSpec, *, classes: tuple[str, ...] = ()) -> Manifest:

@@ -46,7 +46,7 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
     )
     state, clock = kit.state, kit.clock
     session.phase("load")
-    lineage = restore(kit, place, session, statistics=statistics, group=group)
+    lineage = restore(kit, place, session, init=spec.init, statistics=statistics, group=group)
     sink = open_sink(spec, place, session, lineage=lineage)
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
     saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group)

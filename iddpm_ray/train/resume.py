@@ -16,7 +16,9 @@ from iddpm_ray.checkpoint.restore import restore_newest
 from iddpm_ray.errors import CheckpointError
 from iddpm_ray.parallel.collective import Group, broadcast_bytes
 from iddpm_ray.sinks.rows import Begun
+from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.stats.saved import SavedStatistics
+from iddpm_ray.train.begin import begin_from
 from iddpm_ray.train.conditions import changed
 from iddpm_ray.train.directory import Place
 from iddpm_ray.train.session import Session
@@ -26,7 +28,9 @@ STATE_FILE = "state.json"
 STATISTICS = "statistics.rows"
 
 
-def restore(kit: Kit, place: Place, session: Session, *, statistics: stats.Statistics, group: Group) -> list[Begun]:
+def restore(
+    kit: Kit, place: Place, session: Session, *, init: InitSpec, statistics: stats.Statistics, group: Group
+) -> list[Begun]:
     """Fills the state, says where it came from, and records it before anything is computed. A collective.
 
     Returns:
@@ -34,6 +38,7 @@ def restore(kit: Kit, place: Place, session: Session, *, statistics: stats.Stati
 
     Raises:
         CheckpointError: there are checkpoints but none can be read, or the newest is of a later version.
+        UserError: the weights of `init.from` cannot be had.
     """
     live = kit.state.tensors()
 
@@ -46,7 +51,8 @@ def restore(kit: Kit, place: Place, session: Session, *, statistics: stats.Stati
         session.say(f"warning: {reason}; going back to the checkpoint before it")
     begun = Begun(place.attempt)
     if restored.checkpoint is None:
-        session.say("starting fresh")
+        source = None if init.from_ is None else begin_from(init, kit.state, group=group)
+        session.say("starting fresh" if source is None else f"starting fresh, weights from {source}")
     else:
         assert restored.marker is not None
         begun = Begun(place.attempt, restored.checkpoint.step, restored.checkpoint.attempt)

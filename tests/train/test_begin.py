@@ -1,0 +1,171 @@
+"""`init.from`: weights of another run or of a file, strict on names and shapes, never left out in silence."""
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from iddpm_ray.checkpoint.commit import complete, read_marker
+from iddpm_ray.checkpoint.dcp import load, read_index
+from iddpm_ray.errors import CheckpointError, SpecError, UserError
+from iddpm_ray.train.session import LocalSession
+
+
+def checkpoint_of(run: Path, *, prefix: str) -> dict[str, Tensor]:
+    newest = complete(str(run))[0]
+    marker = read_marker(newest)
+    names = {name: stored for name, stored in read_index(newest, marker).items() if name.startswith(prefix)}
+    into = {name: torch.empty(stored.shape, dtype=stored.dtype) for name, stored in names.items()}
+    load(newest, into=into, ignore_extra=True, marker=marker)
+    return {name.removeprefix(prefix): tensor for name, tensor in into.items()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two steps, and the same weights as files."""
+    folder = tmp_path_factory.mktemp("begin")
+    tiny.write_pictures(folder / "pictures")
+    spec = tiny.tiny_spec(folder, run__name="first", optim__lr=0.01)
+    tiny.attempt(spec)
+    weights = checkpoint_of(tiny.run_folder(spec), prefix="model.")
+    torch.save(weights, folder / "weights.pt")
+    (folder / "weights.safetensors").write_bytes(safetensors(weights))
+    return folder
+
+
+def safetensors(weights: dict[str, Tensor]) -> bytes:
+    header, body = {}, b""
+    for name, tensor in weights.items():
+        data = tensor.numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps({"__metadata__": {"made": "here"}, **header}).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def begun(root: Path, name: str, **changes: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], list[str]]:
+    """Weights and average after a step so small that they are what the run began with, and what it said."""
+    spec = tiny.tiny_spec(root, run__name=name, run__seed=5, optim__lr=1e-30, train__duration="1 steps", **changes)
+    session = LocalSession()
+    tiny.attempt(spec, session)
+    run = tiny.run_folder(spec)
+    return checkpoint_of(run, prefix="model."), checkpoint_of(run, prefix="ema.0.9."), session.messages
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Equal but for a step with a learning rate of 1e-30."""
+    return torch.allclose(one, other, rtol=0, atol=1e-20)
+
+
+@pytest.mark.parametrize("source", ["runs/first", "weights.pt", "weights.safetensors"])
+def test_weights_and_averages_begin_as_those_of_the_source(root: Path, source: str) -> None:
+    first = checkpoint_of(root / "runs" / "first", prefix="model.")
+    weights, average, said = begun(root, f"of-{Path(source).name}", init__from=str(root / source))
+    assert same(weights, first)
+    assert same(average, first)
+    assert said[0] == f"starting fresh, weights from {root / source}" + (
+        "/checkpoints/step-00000002.a0001" if source == "runs/first" else ""
+    )
+
+
+def test_an_average_of_a_run_can_be_chosen(root: Path) -> None:
+    weights, _, said = begun(root, "of-average", init__from=str(root / "runs/first"), init__weights=0.9)
+    assert same(weights, checkpoint_of(root / "runs" / "first", prefix="ema.0.9."))
+    assert not same(weights, checkpoint_of(root / "runs" / "first", prefix="model."))
+    assert said[0].endswith("average 0.9")
+
+
+def test_only_and_skip_choose_parameters_and_the_seed_gives_the_others(root: Path) -> None:
+    first, seeded = checkpoint_of(root / "runs" / "first", prefix="model."), begun(root, "seeded")[0]
+    weights, _, said = begun(root, "some", init__from=str(root / "weights.pt"), init__only=["time_embed.*"], init__skip=["*.bias"])
+    for name, tensor in weights.items():
+        expected = first if name.startswith("time_embed.") and not name.endswith(".bias") else seeded
+        assert close(tensor, expected[name]), name
+    assert "tensors, the others from the seed" in said[0]
+
+
+def test_the_own_checkpoint_comes_before_the_source(root: Path) -> None:
+    changes = {"run__name": "again", "init__from": str(root / "weights.pt")}
+    tiny.attempt(tiny.tiny_spec(root, **changes))
+    session = LocalSession()
+    tiny.attempt(tiny.tiny_spec(root, train__duration="3 steps", **changes), session)
+    assert session.messages[0].startswith("resuming step 2 of ")
+
+
+class Harm:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, ("true",))
+
+
+def refusal(root: Path, **changes: Any) -> UserError:
+    with pytest.raises(UserError) as caught:
+        begun(root, "refused", **changes)
+    assert not (root / "runs" / "refused").exists(), "nothing is written before the weights have been looked at"
+    return caught.value
+
+
+def test_a_pickle_that_would_run_code_is_refused_by_the_name_of_what_it_asks_for(root: Path) -> None:
+    torch.save({"out.2.weight": Harm()}, root / "harm.pt")
+    error = refusal(root, init__from=str(root / "harm.pt"))
+    assert isinstance(error, CheckpointError)
+    assert str(error).startswith(f"{root}/harm.pt asks for posix.system")
+
+
+def test_a_damaged_file_is_named(root: Path) -> None:
+    for name in ("weights.pt", "weights.safetensors"):
+        (root / f"cut-{name}").write_bytes((root / name).read_bytes()[:1000])
+        assert f"cut-{name} is damaged" in str(refusal(root, init__from=str(root / f"cut-{name}")))
+
+
+def test_other_shapes_and_names_are_named(root: Path) -> None:
+    source = str(root / "weights.pt")
+    assert "is [128, 32] there and [256, 64] here" in str(refusal(root, init__from=source, model__num_channels=64))
+    assert "it lacks " in str(refusal(root, init__from=source, model__num_res_blocks=2))
+    weights = torch.load(root / "weights.pt", weights_only=True)
+    torch.save({**weights, "more": torch.zeros(1)}, root / "more.pt")
+    assert "it also holds more" in str(refusal(root, init__from=str(root / "more.pt")))
+
+
+def test_numbers_that_are_not_finite_are_refused(root: Path) -> None:
+    weights = torch.load(root / "weights.pt", weights_only=True)
+    weights["out.2.bias"] = weights["out.2.bias"] * float("nan")
+    torch.save(weights, root / "nan.pt")
+    with pytest.raises(CheckpointError, match=r"nan\.pt: out\.2\.bias holds numbers that are not finite"):
+        begun(root, "nan", init__from=str(root / "nan.pt"))
+
+
+def test_the_checksum_must_be_that_of_the_file(root: Path) -> None:
+    source = root / "weights.pt"
+    right = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert right in str(refusal(root, init__from=str(source), init__sha256="0" * 64))
+    begun(root, "summed", init__from=str(source), init__sha256=right)
+
+
+def test_patterns_averages_and_places_that_are_not_there_are_named(root: Path) -> None:
+    run = str(root / "runs/first")
+    assert "init.only (got nothing.*)" in str(refusal(root, init__from=run, init__only=["nothing.*"]))
+    error = refusal(root, init__from=run, init__weights=0.5)
+    assert isinstance(error, SpecError)
+    assert "has raw, 0.9" in str(error)
+    assert "init.weights (got 0.9): has no effect on a file" in str(refusal(root, init__from=str(root / "weights.pt"), init__weights=0.9))
+    assert "nothing to begin from at" in str(refusal(root, init__from=str(root / "nowhere")))
+    assert "cannot read" in str(refusal(root, init__from=str(root / "nowhere.pt")))
+
+
+def test_a_file_that_is_no_state_dict_is_refused(root: Path) -> None:
+    for number, thing in enumerate(([1], {"state_dict": {}})):
+        data = io.BytesIO()
+        torch.save(thing, data)
+        (root / f"no{number}.pt").write_bytes(data.getvalue())
+        assert "no state dict" in str(refusal(root, init__from=str(root / f"no{number}.pt")))
