@@ -15,6 +15,9 @@ from torch import Tensor
 WIDTH = 6
 
 
+EMPTY = (0.0, 0.0, 0.0, 0.0, -math.inf, -math.inf)
+
+
 @dataclass(frozen=True)
 class Summary:
     """What one name's values amount to over an interval; NaN where no finite value was reported.
@@ -43,7 +46,7 @@ def summary(row: list[float]) -> Summary:
 
 def empty(num_rows: int) -> Tensor:
     """Rows of no values, [num_rows, 6] on the CPU; merging one changes nothing."""
-    return torch.tensor([[0.0, 0.0, 0.0, 0.0, -math.inf, -math.inf]], dtype=torch.float64, device="cpu").repeat(num_rows, 1)
+    return torch.tensor([EMPTY], dtype=torch.float64, device="cpu").repeat(num_rows, 1)
 
 
 def something(rows: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class Statistics:
             row = self.numbers.get(name)
             if row is None:
                 self.names.add(name)
-                row = self.numbers[name] = moments.empty(1)[0].tolist()
+                row = self.numbers[name] = list(moments.EMPTY)
             moments.add_number(row, value)
 
 
