@@ -107,5 +107,5 @@ def test_a_fresh_network_has_the_same_layers_at_zero() -> None:
 
 
 def test_a_layer_without_a_rule_is_our_mistake() -> None:
-    with pytest.raises(AssertionError, match="no rule for the weights of 0.weight"):
+    with pytest.raises(AssertionError, match=r"no rule for the weights of 0\.weight"):
         init_weights(nn.Sequential(nn.LayerNorm(3)), seed=0)
