@@ -20,6 +20,9 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the run took its signals over, or after it gave them back
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _train(spec: JobSpec, *, dry_run: bool) -> int:

@@ -104,7 +104,8 @@ def check_fits(spec: JobSpec, *, have: Capacity) -> int:
             return workers
     tasks = max(data.tasks, low)
     cpus, gpus = low * cluster.cpus_per_worker + tasks * data.cpus_per_task, low * cluster.gpus_per_worker
-    asked = f"{low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g} + {tasks} data tasks x data.cpus_per_task {data.cpus_per_task:g}"
+    asked = f"{low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g}"
+    asked += f" + {tasks} data tasks x data.cpus_per_task {data.cpus_per_task:g}"
     raise SpecError(
         f"the run asks for {cpus:g} CPUs ({asked}) and {gpus:g} GPUs, the cluster has {have.cpus:g} CPUs and {have.gpus:g} GPUs",
         fix="lower cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task, or use a larger cluster",

@@ -28,9 +28,8 @@ class Ending:
 
     def describe(self, url: str) -> str:
         """One line for the person who started the run."""
-        return f"{self.why} at step {self.step}: {storage.shown(url)}" + (
-            "" if self.why == "finished" else "; the same command goes on from there"
-        )
+        at = "" if self.step is None else f" at step {self.step}"
+        return f"{self.why}{at}: {storage.shown(url)}" + ("" if self.why == "finished" else "; the same command goes on from there")
 
 
 def classify(outcome: Any, error: BaseException | None) -> Ending:

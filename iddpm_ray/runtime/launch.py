@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -57,11 +57,11 @@ class Driver:
     opening: Opening
     show: Callable[[str], None]
     show_row: Callable[[dict[str, Any]], None]
-    _stop: threading.Event = field(default_factory=threading.Event)
+    _stop: bool = False  # no Event: its lock may be held by the very thread that the signal interrupts
 
     def stop(self) -> None:
         """Asks the run to finish its step, save and end."""
-        self._stop.set()
+        self._stop = True
 
     def run(self) -> Ending:
         """Attempts until the run is finished, stopped, or has failed too often.
@@ -73,9 +73,9 @@ class Driver:
         failures = 0
         while True:
             ending = self._attempt(manifest)
-            if ending.error is None or self._stop.is_set():
+            if ending.error is None:
                 return ending
-            if ending.why == "refused":
+            if ending.why == "refused" or self._stop:
                 raise ending.error
             failures += 1
             most = self.spec.cluster.max_failures
@@ -85,7 +85,14 @@ class Driver:
                     fix="mend the cause, or raise cluster.max_failures; then start again",
                 )
             self.show(f"attempt failed: {ending.error}; going on from the newest checkpoint ({failures} of {most} failures allowed)")
-            time.sleep(min(30.0, 0.5 * 2**failures))
+            self._pause(min(30.0, 0.5 * 2**failures))
+            if self._stop:
+                return Ending("stopped", ending.step)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stop and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
 
     def _attempt(self, manifest: ray.ObjectRef) -> Ending:
         workers = cluster.check_fits(self.spec, have=cluster.capacity())
@@ -100,7 +107,7 @@ class Driver:
         asked = False
         while thread.is_alive():
             thread.join(timeout=POLL_SECONDS)
-            if self._stop.is_set() and not asked:
+            if self._stop and not asked:
                 asked = True
                 board.ask.remote(Wish.STOP)
             self._relay(board)

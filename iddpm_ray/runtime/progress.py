@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TextIO
@@ -57,10 +57,13 @@ def signals_to(stop: Callable[[], None], say: Callable[[str], None]) -> Iterator
         nonlocal seen
         seen += 1
         name = signal.Signals(number).name
+        with suppress(RuntimeError):  # the signal may have come in the middle of another print to the same file
+            if seen > 1:
+                say(f"{name} again: leaving at once; the next start goes on from the newest checkpoint")
+            else:
+                say(f"{name}: finishing this step, saving, then ending (again to leave at once)")
         if seen > 1:
-            say(f"{name} again: leaving at once; the next start goes on from the newest checkpoint")
             os._exit(128 + number)
-        say(f"{name}: finishing this step, saving, then ending (again to leave at once)")
         stop()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

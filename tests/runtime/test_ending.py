@@ -86,10 +86,10 @@ def test_a_long_traceback_becomes_one_line() -> None:
 
 
 def test_an_error_without_words_is_named_by_its_type() -> None:
-    assert str(classify(None, group({0: raised(KeyboardInterrupt_like())})).error) == "rank 0: KeyboardInterrupt_like: KeyboardInterrupt_like"
+    assert str(classify(None, group({0: raised(Wordless())})).error) == "rank 0: Wordless: Wordless"
 
 
-class KeyboardInterrupt_like(Exception):  # noqa: N801, N818
+class Wordless(Exception):
     """Carries no text."""
 
 
@@ -119,3 +119,4 @@ def test_the_innermost_error_is_found_through_rays_wrappings() -> None:
 def test_a_stopped_run_says_how_to_go_on_and_a_finished_one_does_not() -> None:
     assert Ending("stopped", 4).describe("/runs/a") == "stopped at step 4: /runs/a; the same command goes on from there"
     assert Ending("finished", 9).describe("/runs/a") == "finished at step 9: /runs/a"
+    assert Ending("stopped").describe("/runs/a") == "stopped: /runs/a; the same command goes on from there"

@@ -1,0 +1,115 @@
+"""The driver's accounts: how often it tries again, when it gives up, and what it says."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from train.small_run import small_spec
+
+from iddpm_ray.errors import DataError, TrainError
+from iddpm_ray.runtime import launch
+from iddpm_ray.runtime.ending import Ending
+from iddpm_ray.runtime.launch import Driver
+
+DIED = Ending("failed", error=TrainError("rank 1: its process has died"))
+
+
+class Scripted(Driver):
+    """A driver whose attempts end as a script says."""
+
+    def follow(self, *endings: Ending) -> "Scripted":
+        self.script = list(endings)
+        self.begun = 0
+        return self
+
+    def _attempt(self, manifest: Any) -> Ending:
+        self.begun += 1
+        return self.script.pop(0)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the driver slept between attempts, without sleeping."""
+    slept: list[float] = []
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    original = Driver._pause
+
+    def pause(self: Driver, seconds: float) -> None:
+        slept.append(seconds)
+        original(self, seconds)
+
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    monkeypatch.setattr(Driver, "_pause", pause)
+    monkeypatch.setattr(launch, "put_manifest", lambda manifest: manifest)
+    return slept
+
+
+def driver(tmp_path: Path, said: list[str], **fields: Any) -> Scripted:
+    spec = small_spec(tmp_path, cluster=fields)
+    opening: Any = type("Opening", (), {"manifest": None})()
+    return Scripted(spec, opening, show=said.append, show_row=lambda row: None)
+
+
+def test_an_attempt_that_finishes_is_the_only_one(tmp_path: Path, waits: list[float]) -> None:
+    said: list[str] = []
+    it = driver(tmp_path, said).follow(Ending("finished", 9))
+    assert it.run() == Ending("finished", 9)
+    assert (it.begun, said, waits) == (1, [], [])
+
+
+def test_failures_are_tried_again_each_with_a_line_and_a_longer_pause(tmp_path: Path, waits: list[float]) -> None:
+    said: list[str] = []
+    it = driver(tmp_path, said, max_failures=3).follow(DIED, DIED, DIED, Ending("finished", 9))
+    assert it.run() == Ending("finished", 9)
+    assert said == [
+        f"attempt failed: rank 1: its process has died; going on from the newest checkpoint ({n} of 3 failures allowed)" for n in (1, 2, 3)
+    ]
+    assert waits == sorted(waits)
+    assert len(waits) == 3
+    assert waits[0] < waits[2] <= 30
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_run_that_fails_too_often_ends_with_the_last_error(tmp_path: Path, waits: list[float], most: int) -> None:
+    it = driver(tmp_path, [], max_failures=most).follow(*[DIED] * (most + 1))
+    with pytest.raises(TrainError, match=rf"rank 1: its process has died; attempts that failed: {most + 1}.*cluster.max_failures"):
+        it.run()
+    assert it.begun == most + 1
+
+
+def test_pauses_are_bounded(tmp_path: Path, waits: list[float]) -> None:
+    driver(tmp_path, [], max_failures=20).follow(*[DIED] * 20, Ending("finished", 1)).run()
+    assert max(waits) == 30
+
+
+def test_what_a_person_must_mend_is_raised_at_once(tmp_path: Path, waits: list[float]) -> None:
+    error = DataError("rank 1: a.png (row 3) is not a picture", fix="mend it")
+    it = driver(tmp_path, [], max_failures=5).follow(Ending("refused", error=error))
+    with pytest.raises(DataError) as caught:
+        it.run()
+    assert caught.value is error
+    assert (it.begun, waits) == (1, [])
+
+
+def test_a_stop_during_the_pause_begins_no_new_attempt(tmp_path: Path, waits: list[float]) -> None:
+    said: list[str] = []
+    it = driver(tmp_path, said, max_failures=3).follow(DIED, Ending("finished", 9))
+    it.show = lambda line: it.stop()
+    ending = it.run()
+    assert it.begun == 1
+    assert ending.why == "stopped"
+    assert ending.error is None
+
+
+def test_a_failure_while_stopping_is_not_tried_again_and_is_told(tmp_path: Path, waits: list[float]) -> None:
+    it = driver(tmp_path, [], max_failures=3).follow(DIED)
+    it.stop()
+    with pytest.raises(TrainError, match="rank 1: its process has died"):
+        it.run()
+    assert it.begun == 1
