@@ -1,0 +1,97 @@
+"""What a cluster has against what a run asks for, and whether its nodes share a disk."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from train.small_run import small_spec
+
+from iddpm_ray.errors import SpecError
+from iddpm_ray.runtime import cluster
+from iddpm_ray.runtime.cluster import Capacity, capacity, check_fits, check_shared, connected
+from iddpm_ray.spec.spec import JobSpec
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def spec_of(*, data: dict[str, Any] | None = None, **fields: Any) -> JobSpec:
+    return small_spec(Path("/tmp"), data=data or {}, train={"global_batch": 64}, cluster=fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "data", "have", "workers"),
+    [
+        ({"workers": 2, "cpus_per_worker": 1}, {"tasks": 1, "cpus_per_task": 1}, Capacity(4, 0, 1), 2),  # every worker has a task
+        ({"workers": 2, "cpus_per_worker": 0.5}, {"tasks": 2, "cpus_per_task": 0.5}, Capacity(2, 0, 1), 2),
+        ({"workers": [1, 8]}, {"tasks": 1}, Capacity(6, 0, 1), 3),
+        ({"workers": [1, 8], "gpus_per_worker": 1}, {"tasks": 8}, Capacity(64, 5, 5), 5),
+        ({"workers": [2, 3]}, {"tasks": 5}, Capacity(7.5, 0, 2), 2),
+    ],
+)
+def test_as_many_workers_as_fit_beside_the_data_tasks(fields: dict[str, Any], data: dict[str, Any], have: Capacity, workers: int) -> None:
+    spec = spec_of(data=data, **fields)
+    assert check_fits(spec, have=have) == workers
+    asked = workers * spec.cluster.cpus_per_worker + max(spec.data.tasks, workers) * spec.data.cpus_per_task
+    assert asked <= have.cpus
+
+
+def test_too_small_a_cluster_is_refused_with_what_is_asked_and_what_there_is() -> None:
+    spec = spec_of(data={"tasks": 2, "cpus_per_task": 0.5}, workers=[3, 4], cpus_per_worker=2)
+    with pytest.raises(SpecError) as caught:
+        check_fits(spec, have=Capacity(7, 0, 1))
+    message = str(caught.value)
+    assert "asks for 7.5 CPUs (3 workers x cluster.cpus_per_worker 2 + 3 data tasks x data.cpus_per_task 0.5)" in message
+    assert "the cluster has 7 CPUs and 0 GPUs" in message
+    assert "lower cluster.workers" in message
+
+
+def test_missing_gpus_are_refused() -> None:
+    with pytest.raises(SpecError, match="and 2 GPUs, the cluster has 64 CPUs and 1 GPUs"):
+        check_fits(spec_of(workers=2, gpus_per_worker=1), have=Capacity(64, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Cluster]:
+    assert not ray.is_initialized()
+    folder = tempfile.mkdtemp(prefix="rc", dir="/tmp")  # sockets need a short path
+    before = dict(os.environ)
+    os.environ |= {"RAY_worker_niceness": "0"}
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": folder, "include_dashboard": False})
+    nodes.add_node(num_cpus=2)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_job_joins_the_cluster_it_is_given_and_leaves_it_running(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(address=two_nodes.address, start_timeout_s=17)
+    for _ in range(2):  # left, it can be joined again
+        with connected(spec) as have:
+            assert (have.cpus, have.gpus, have.nodes) == (3, 0, 2)
+            assert os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] == "17"
+            with connected(spec) as again:  # a Ray that is there already is used
+                assert again == capacity()
+            assert ray.is_initialized()
+        assert not ray.is_initialized()
+
+
+def test_a_local_directory_must_be_seen_by_every_node(two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(spec_of(address=two_nodes.address)):
+        check_shared(str(tmp_path))  # both nodes are this machine
+        assert list(tmp_path.iterdir()) == []
+        blind = ray.nodes()[1]["NodeID"]
+        monkeypatch.setattr(cluster, "_sees", lambda url, *, node_id: node_id != blind)
+        with pytest.raises(SpecError, match="1 of 2 nodes do not share") as caught:
+            check_shared(str(tmp_path))
+        assert "use gs://, s3:// or a path on a shared disk" in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+        check_shared("s3://bucket/run")  # an object store is seen by all; nothing is asked of it
