@@ -80,6 +80,12 @@ def size(url: str) -> int | None:
     return None if info is None or info["type"] == "directory" else int(info["size"] or 0)
 
 
+def modified(url: str) -> float:
+    """When the file was last written, in seconds since 1970 by the store's own clock; compare only with the same store's."""
+    fs, path = filesystem(url)
+    return fs.modified(path).timestamp()
+
+
 def read_bytes(url: str, *, start: int | None = None, end: int | None = None) -> bytes:
     """The file's content, or its bytes [start, end)."""
     fs, path = filesystem(url)

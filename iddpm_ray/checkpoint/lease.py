@@ -1,0 +1,122 @@
+"""The driver's lease on a run: one driver at a time, taken over only when its holder has been silent for long.
+
+    {run}/lease/00000003.json    the third term: who holds it, and how often it was renewed
+
+A term is taken by creating the next number, which only one can do, and renewed by its holder alone; so no file has two
+writers. How old a renewal is, is judged by the store's own clock: the time it gives to a file written just now, less the
+time it gave to the renewal. What a driver does after it has lost its lease is fenced by the attempts' numbers.
+"""
+
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from iddpm_ray import storage
+from iddpm_ray.errors import CheckpointError
+
+_FOLDER = "lease"
+_TERM = re.compile(r"(\d{8})\.json")
+
+
+class LeaseLostError(CheckpointError):
+    """Another driver has taken the run over."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A term that this driver has taken: its number, and the words that name the holder to others."""
+
+    run_url: str
+    term: int
+    holder: str
+    since: str
+
+
+def take_lease(run_url: str, *, holder: str, stale_after_s: float) -> Lease:
+    """Take the run for this driver.
+
+    Args:
+        run_url: the run's directory.
+        holder: who this is, as a person would know it: host, user, job.
+        stale_after_s: silence after which a holder counts as gone; several times the interval of `renew`.
+
+    Raises:
+        CheckpointError: somebody holds it; says who, since when, and how long ago they last renewed it.
+    """
+    term = _newest(run_url)
+    if term:
+        said = _read(run_url, term)
+        age = _age_s(run_url, term)
+        if not said.get("released") and age < stale_after_s:
+            raise CheckpointError(
+                f"{storage.shown(run_url)} is in the hands of {said.get('holder', 'another driver')} since {said.get('since', 'a while')}",
+                value=f"renewed {age:.0f} s ago",
+                fix=f"stop that one first; if it is gone, this works {stale_after_s:.0f} s after its last renewal",
+            )
+    lease = Lease(run_url, term + 1, holder, datetime.now(UTC).isoformat(timespec="seconds"))
+    data = _encode(lease, renewed=0, released=False, token=secrets.token_hex(16))
+    url = _url(run_url, lease.term)
+    if not storage.create(url, data) and storage.read_bytes(url) != data:
+        raise CheckpointError(f"{storage.shown(run_url)} was taken by another driver just now", fix="let one of the two run")
+    return lease
+
+
+def renew(lease: Lease, *, renewed: int) -> None:
+    """Show that the holder lives; `renewed` counts up.
+
+    Raises:
+        LeaseLostError: somebody has taken the run over.
+    """
+    check(lease)
+    storage.write_whole(_url(lease.run_url, lease.term), _encode(lease, renewed=renewed, released=False))
+
+
+def check(lease: Lease) -> None:
+    """Whether the lease is still this driver's.
+
+    Raises:
+        LeaseLostError: somebody has taken the run over.
+    """
+    newest = _newest(lease.run_url)
+    if newest > lease.term:
+        who = _read(lease.run_url, newest).get("holder", "another driver")
+        raise LeaseLostError(f"{storage.shown(lease.run_url)} was taken over by {who}", fix="this driver stops; the other one goes on")
+
+
+def release(lease: Lease) -> None:
+    """Give the run back, so that the next driver need not wait."""
+    storage.write_whole(_url(lease.run_url, lease.term), _encode(lease, renewed=0, released=True))
+
+
+def _url(run_url: str, term: int) -> str:
+    return storage.join(run_url, _FOLDER, f"{term:08d}.json")
+
+
+def _newest(run_url: str) -> int:
+    names = (entry.name for entry in storage.list_dir(storage.join(run_url, _FOLDER)))
+    return max((int(found.group(1)) for name in names if (found := _TERM.fullmatch(name))), default=0)
+
+
+def _encode(lease: Lease, **more: object) -> bytes:
+    return json.dumps({"holder": lease.holder, "since": lease.since, "term": lease.term, **more}).encode()
+
+
+def _read(run_url: str, term: int) -> dict[str, Any]:
+    try:
+        said = json.loads(storage.read_bytes(_url(run_url, term)))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _age_s(run_url: str, term: int) -> float:
+    """Seconds since the term was last renewed, by the store's clock alone."""
+    now_url = storage.join(run_url, _FOLDER, f"now-{secrets.token_hex(8)}")
+    storage.write_whole(now_url, b"")
+    try:
+        return storage.modified(now_url) - storage.modified(_url(run_url, term))
+    finally:
+        storage.delete(now_url)
