@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from iddpm_ray.data.modes import flatten
 from iddpm_ray.errors import DataError
@@ -139,6 +139,8 @@ def _upright(image: Image.Image) -> Image.Image:
     """Turned as EXIF says; an EXIF block that cannot be read says nothing about orientation, the pixels are whole."""
     kind = image.format
     try:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return image  # `exif_transpose` would copy it
         turned = ImageOps.exif_transpose(image)
     except Exception:  # parsers of damaged EXIF raise whatever they trip over
         return image
