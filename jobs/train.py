@@ -9,7 +9,11 @@ from iddpm_ray.spec.text import dump_yaml
 
 
 def main(argv: list[str]) -> int:
-    """Parses, plans, and runs until finished or stopped; returns the exit code."""
+    """Parses, plans, and runs until finished or stopped.
+
+    Returns:
+        the exit code: 0 finished, or stopped and saved; 2 something to mend; 130 interrupted before there was a run to save.
+    """
     try:
         command = cli.parse(argv)
         if command.text is not None:  # --help, --schema, --list-presets

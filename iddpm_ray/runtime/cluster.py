@@ -1,5 +1,6 @@
 """Joins the job's cluster or starts an embedded one, and counts what it has against what the run asks for."""
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -47,9 +48,9 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
     if address is None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         store = None if spec.cluster.object_store_gib is None else int(spec.cluster.object_store_gib * 2**30)
-        ray.init(address="local", log_to_driver=False, object_store_memory=store, logging_level="ERROR")
+        ray.init(address="local", log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
     else:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield capacity()
     finally:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -18,7 +17,7 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import end_attempt
 from iddpm_ray.errors import TrainError
 from iddpm_ray.runtime import cluster, worker
-from iddpm_ray.runtime.board import Board
+from iddpm_ray.runtime.board import Board, News
 from iddpm_ray.runtime.ending import Ending, classify
 from iddpm_ray.runtime.progress import Display, signals_to
 from iddpm_ray.runtime.stream import put_manifest
@@ -97,7 +96,7 @@ class Driver:
     def _attempt(self, manifest: ray.ObjectRef) -> Ending:
         workers = cluster.check_fits(self.spec, have=cluster.capacity())
         place = take_place(self.opening, info={"workers": workers, "began": time.time()})
-        board = Board.remote()
+        board: Any = Board.remote()  # pyright knows no methods of a handle
         scratch = tempfile.mkdtemp(prefix="iddpm-")
         assignment = worker.Assignment(self.spec, place, board, [manifest])
         trainer = make_trainer(self.spec, assignment, workers=workers, scratch=scratch)
@@ -119,9 +118,9 @@ class Driver:
         end_attempt(self.opening.url, place.attempt, info={"why": ending.why, "step": ending.step, "error": error, "ended": time.time()})
         return ending
 
-    def _relay(self, board: ActorHandle) -> None:
+    def _relay(self, board: Any) -> None:
         try:
-            news = ray.get(board.news.remote(), timeout=5)
+            news: News = ray.get(board.news.remote(), timeout=5)
         except (GetTimeoutError, RayActorError):
             return
         for line in news.lines:
