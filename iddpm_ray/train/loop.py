@@ -60,6 +60,7 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
             asked = time.monotonic()
             batch = next(batches)
             recorder.waited(time.monotonic() - asked)
+            recorder.loaded(substituted=batch.substituted)
             inputs = make_inputs(
                 batch.pixels,
                 batch.labels,

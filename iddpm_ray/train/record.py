@@ -21,6 +21,8 @@ from iddpm_ray.train.session import Session
 from iddpm_ray.train.setup import Kit
 from iddpm_ray.train.step import StepOutcome
 
+SUBSTITUTED = "substituted_pictures"
+
 
 def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Begun]) -> Sink | None:
     """Where rows and pictures go, on rank 0; None on the others."""
@@ -44,6 +46,11 @@ class Recorder:
     def waited(self, seconds: float) -> None:
         """The host waited that long for pictures."""
         stats.report("data_wait_s", seconds)
+
+    def loaded(self, *, substituted: int) -> None:
+        """Books how many pictures of this rank's batch could not be read and were replaced."""
+        if self._spec.data.on_error == "substitute":
+            stats.report(SUBSTITUTED, float(substituted))
 
     def observe(self, outcome: StepOutcome) -> None:
         """Books one step; every rank holds the whole global batch, so rank 0 alone counts it."""
@@ -78,6 +85,8 @@ class Recorder:
         global_batch = self._spec.train.global_batch
         row: dict[str, float | int] = {"step": step, "samples": step * global_batch}
         row |= self._collector.means()
+        if SUBSTITUTED in row:  # a count of the interval over all ranks
+            row[SUBSTITUTED] = round(row[SUBSTITUTED] * self._collector.num(SUBSTITUTED))
         row |= self._extra
         row["param_norm"] = float(torch.nn.utils.get_total_norm(list(state.model.parameters())))
         row["lr"] = lr
