@@ -43,6 +43,7 @@ def build_published(flags: Mapping[str, Any], *, shapes: Mapping[str, Sequence[i
     out_channels, in_channels = shapes["out.2.weight"][0], shapes["input_blocks.0.0.weight"][1]
     image_channels = out_channels // 2 if learned else out_channels
     enlarges = in_channels == 2 * image_channels
+    assert enlarges or not {"large_size", "small_size"} & set(flags), "flags of an enlarging network, shapes of another"
     side = flags.get("large_size", 256) if enlarges else flags.get("image_size", 64)
     factors = [side // int(size) for size in str(flags.get("attention_resolutions", "16,8")).split(",")]
     return (SuperResUNet if enlarges else UNet)(
