@@ -1,5 +1,6 @@
 """The driver's accounts: how often it tries again, when it gives up, and what it says."""
 
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from iddpm_ray.errors import DataError, TrainError
 from iddpm_ray.runtime import launch
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.launch import Driver
+from iddpm_ray.spec.text import dump_yaml
 
 DIED = Ending("failed", error=TrainError("rank 1: its process has died"))
 
@@ -113,3 +115,16 @@ def test_a_failure_while_stopping_is_not_tried_again_and_is_told(tmp_path: Path,
     with pytest.raises(TrainError, match="rank 1: its process has died"):
         it.run()
     assert it.begun == 1
+
+
+def test_ctrl_c_before_there_is_a_run_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(spec: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("iddpm_ray.train.directory.inspect_run", interrupted)
+    (tmp_path / "spec.yaml").write_text(dump_yaml(small_spec(tmp_path)))
+    main = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "train.py"))["main"]
+    assert main([str(tmp_path / "spec.yaml")]) == 130
+    assert capsys.readouterr().err == "interrupted\n"

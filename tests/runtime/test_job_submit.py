@@ -1,0 +1,168 @@
+"""The literal `ray job submit -- python jobs/train.py spec.yaml`, against a head of our own on this machine."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from train.small_run import run_url, small_spec, write_pictures
+
+from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.spec.text import dump_yaml
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head node as an image starts it: in a WORKDIR that holds `jobs/`, with iddpm_ray installed."""
+
+    address: str
+    workdir: Path
+    environment: dict[str, str]
+
+    def submit(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """`ray job submit` as typed in `cwd`; its output is the job's log, shown under `-s`."""
+        command = [RAY, "job", "submit", "--address", self.address, *words]
+        done = subprocess.run(
+            command, cwd=cwd, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400
+        )
+        print(f"\n$ {' '.join(command[1:])}\n{done.stdout}")
+        return done
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    workdir = tmp_path_factory.mktemp("workdir")
+    shutil.copytree(ROOT / "jobs", workdir / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
+    scratch = tempfile.mkdtemp(prefix="rh", dir="/tmp")  # sockets need a short path
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
+        "PYTHONPATH": str(ROOT),  # installed, also where this checkout is not
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_TMPDIR": scratch,
+        "RAY_worker_niceness": "0",
+    }
+    ports = _free_ports(4)
+    options = {"port": ports[0], "dashboard-port": ports[1], "dashboard-agent-listen-port": ports[2], "ray-client-server-port": ports[3]}
+    command = [RAY, "start", "--head", "--block", "--num-cpus=4", "--disable-usage-stats", f"--temp-dir={scratch}"]
+    command += ["--object-store-memory=100000000", *(f"--{name}={port}" for name, port in options.items())]
+    with open(workdir / "head.log", "w") as log:
+        process = subprocess.Popen(command, cwd=workdir, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        address = f"http://127.0.0.1:{ports[1]}"
+        _wait_for(f"{address}/api/jobs/", process, workdir / "head.log")
+        yield Head(address, workdir, environment)
+    finally:
+        _kill_all_with(scratch)
+        process.wait(30)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 240
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).read()
+            return
+        except (urllib.error.URLError, OSError):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
+
+
+def _kill_all_with(scratch: str) -> None:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("RAY_TMPDIR") == scratch:
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def spec_of(root: Path, name: str, **train: Any) -> JobSpec:
+    write_pictures(root / "pictures")
+    return small_spec(
+        root,
+        run={"name": name},
+        data={"cpus_per_task": 0.5},
+        train={"duration": "6 steps", **train},
+        cluster={"workers": 2, "cpus_per_worker": 0.5},
+    )
+
+
+def test_the_command_works_in_the_images_workdir_and_again_with_the_spec_at_a_url(head: Head, tmp_path: Path) -> None:
+    """A relative spec path means the head's; the second job goes on from where the first ended."""
+    spec = spec_of(tmp_path, "plain")
+    (head.workdir / "spec.yaml").write_text(dump_yaml(spec))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = head.submit("--", "python", "jobs/train.py", "spec.yaml", cwd=elsewhere)
+    assert done.returncode == 0, done.stdout
+    assert re.search("^starting fresh", done.stdout, re.MULTILINE)
+    assert f"finished at step 6: {run_url(spec)}\n" in done.stdout
+    _speaks_plainly(done.stdout)
+
+    url = (tmp_path / "plain.yaml").as_uri()
+    (tmp_path / "plain.yaml").write_text(dump_yaml(spec_of(tmp_path, "plain", duration="9 steps")))
+    done = head.submit("--", "python", "jobs/train.py", url, "log.every=1 steps", cwd=elsewhere)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^resuming step 6 of \S+/plain from step-0*6\.a0001 \(attempt 2", done.stdout, re.MULTILINE)
+    assert f"finished at step 9: {run_url(spec)}\n" in done.stdout
+    assert complete(run_url(spec))[0].step == 9
+
+
+def test_the_command_works_with_a_working_dir_that_travels(head: Head, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "travels")
+    folder = tmp_path / "project"
+    for name in ("jobs", "iddpm_ray"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "mine.yaml").write_text(dump_yaml(spec))
+    done = head.submit("--working-dir", str(folder), "--", "python", "jobs/train.py", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert f"finished at step 6: {run_url(spec)}\n" in done.stdout
+
+
+def test_a_mistake_in_the_spec_fails_the_job_with_one_line(head: Head, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "mistaken")
+    (tmp_path / "mistaken.yaml").write_text(dump_yaml(spec).replace("ema_rates", "ema_rate"))
+    done = head.submit("--", "python", "jobs/train.py", (tmp_path / "mistaken.yaml").as_uri(), cwd=tmp_path)
+    assert done.returncode != 0
+    errors = {line for line in done.stdout.splitlines() if line.startswith("error: ")}  # Ray shows the end of a failed log again
+    assert len(errors) == 1, done.stdout
+    assert "ema_rates" in errors.pop()
+    assert "Traceback" not in done.stdout
+
+
+def _speaks_plainly(text: str) -> None:
+    """Of Ray at most the raylet's count of processes, whose threshold is the head's own setting."""
+    noise = [line for line in text.splitlines() if re.search(r"\(autoscaler\)|Traceback|WARNING|pid=", line)]
+    noise = [line for line in noise if "worker processes have been started" not in line]
+    assert not noise, text
