@@ -1,7 +1,7 @@
 """Pictures of one rank decoded by Ray Data tasks anywhere in the cluster; the few held-out ones by the worker itself."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import ray
 
@@ -27,7 +27,7 @@ class RaySources(LocalSources):
     def on(cls, spec: JobSpec, reference: ray.ObjectRef, local: LocalSources) -> "RaySources":
         """The sources that a spec describes, for the rank that `local` is made for."""
         tasks = Tasks(spec.data.tasks, spec.data.cpus_per_task, spec.data.prefetch_blocks)
-        return cls(**vars(local), reference=reference, cluster_tasks=tasks)
+        return cls(**{each.name: getattr(local, each.name) for each in fields(local)}, reference=reference, cluster_tasks=tasks)
 
     def batches(self, *, start_step: int, stop_step: int | None) -> Generator[Batch, None, None]:
         """This rank's slice of every step from `start_step` on."""

@@ -1,0 +1,300 @@
+"""What a spec does, seen from outside: everything it builds, decides, writes and hands to torch and Ray, without training or Ray itself."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from torch import Tensor, nn
+
+from iddpm_ray import stats
+from iddpm_ray.checkpoint.commit import checkpoint_at
+from iddpm_ray.data import manifest as manifests
+from iddpm_ray.errors import TrainError, UserError
+from iddpm_ray.plan import make_plan
+from iddpm_ray.runtime import cluster, launch, stream
+from iddpm_ray.runtime.cluster import Capacity
+from iddpm_ray.runtime.ending import Ending
+from iddpm_ray.runtime.sources import RaySources
+from iddpm_ray.sinks.rows import Begun
+from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.train import preview, save, setup
+from iddpm_ray.train.begin import begin_from
+from iddpm_ray.train.directory import MANIFEST_FILE, Opening, Place, inspect_run, take_place, write_run
+from iddpm_ray.train.optim import Update
+from iddpm_ray.train.record import Recorder, open_sink
+from iddpm_ray.train.session import LocalSession
+from iddpm_ray.train.setup import Kit
+from iddpm_ray.train.sources import LocalSources
+from iddpm_ray.train.step import StepOutcome
+
+MANY_STEPS = range(1, 13)
+
+
+def observe(spec: JobSpec, *, other_data: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Everything at once, as plain values that can be compared.
+
+    Args:
+        other_data: a data set that an existing run is made to be pinned to, to see what a second start says.
+    """
+    shutil.rmtree(spec.run.output_dir, ignore_errors=True)
+    opening = inspect_run(spec)
+    session = LocalSession()
+    sources = LocalSources.of(spec, opening.manifest, rank=0, world_size=1)
+    kit = setup.make(spec, session, sources=sources, known_microbatch=lambda device, slice_samples: None)
+    seen: dict[str, Any] = {
+        "directory": opening.url,
+        "plan": make_plan(spec, opening.manifest, begins="").describe(),
+        "manifest": [opening.manifest.digest, opening.manifest.root, opening.manifest.image_column, opening.manifest.classes],
+        "labels": opening.manifest.labels.tolist(),
+        "split": opening.manifest.validation_rows.tolist(),
+        "held out": sources.num_validation,
+        "block": sources.share.block_steps,
+        "pixels": _pixels(sources),
+    }
+    seen |= _built(spec, kit)
+    seen |= _torch_flags()
+    seen["draws"] = _draws(spec, kit, session, sources, monkeypatch)
+    seen["first weights"] = _begun(spec, kit)
+    write_run(opening)
+    place = take_place(opening, info={})
+    seen["saves"] = _saves(spec, kit, place, session, monkeypatch)
+    seen["rows"], seen["gives up"] = _rows(spec, kit, place, session)
+    seen["files"] = sorted({_stable(path.relative_to(opening.url)) for path in Path(opening.url).rglob("*") if path.is_file()})
+    seen |= _driver(spec, opening, place, sources, monkeypatch)
+    seen["second start"] = _second_start(spec, opening, other_data)
+    return seen
+
+
+def _built(spec: JobSpec, kit: Kit) -> dict[str, Any]:
+    state = kit.state
+    model = state.model
+    batch = spec.train.global_batch
+    for _ in range(12):
+        everything = torch.arange(state.diffusion.num_timesteps)
+        state.resampler.update(everything, everything.float() + 1)
+    return {
+        "parameters": {name: (tuple(p.shape), p.is_contiguous()) for name, p in model.named_parameters()},
+        "modules": {name: (type(module).__name__, _plain(module)) for name, module in model.named_modules()},
+        "compiled": model._compiled_call_impl is not None,
+        "weights of the seed": _digest(dict(model.named_parameters())),
+        "diffusion": {name: _value(value) for name, value in vars(state.diffusion).items()},
+        "resampler": [
+            type(state.resampler).__name__,
+            {name: tuple(value.shape) for name, value in state.resampler.state_dict().items()},
+            _digest({"weights": state.resampler.weights()}),
+        ],
+        "adamw": {name: value for name, value in state.optimizer.defaults.items() if name in ("betas", "eps")},
+        "averages": sorted(state.ema.averages),
+        "loss scale": (_value(state.scale.log2), state.scale.growth),
+        "learning rate": [kit.learning_rate.at(before=step * batch, after=(step + 1) * batch) for step in range(12)],
+        "due": [kit.clock.due(step) for step in MANY_STEPS],
+        "steps": kit.clock.total_steps(),
+        "own": kit.own,
+        "augmentation": kit.augmentation,
+        "step": {name: value for name, value in vars(kit.step_settings).items() if name != "phase"},
+    }
+
+
+def _torch_flags() -> dict[str, Any]:
+    return {
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _pixels(sources: LocalSources) -> str:
+    """A digest of every picture of two steps, or what was said instead."""
+    try:
+        batches = list(sources.batches(start_step=0, stop_step=5))
+    except UserError as error:
+        return str(error)
+    return (
+        f"{_digest({'pixels': torch.cat([batch.pixels for batch in batches])})}, {sum(batch.substituted for batch in batches)} substituted"
+    )
+
+
+def _draws(spec: JobSpec, kit: Kit, session: LocalSession, sources: LocalSources, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How a preview would be drawn."""
+    seen: dict[str, Any] = {}
+
+    def draw_pictures(diffusion: Any, network: Any, *, indices: Tensor, shape: Any, cond: Mapping[str, Tensor], **options: Any) -> Tensor:
+        seen.update(options, timesteps=diffusion.num_timesteps, indices=indices.tolist(), shape=shape)
+        seen["cond"] = {name: _digest({"": value}) for name, value in cond.items()}
+        seen["weights"] = _digest(dict(kit.state.model.named_parameters()))
+        return torch.zeros(len(indices), *shape)
+
+    def guided(network: Any, *, scale: float, **options: Any) -> Any:
+        seen["guidance"] = scale
+        return network
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preview, "draw_pictures", draw_pictures)
+        patch.setattr(preview, "guided", guided)
+        for averages in kit.state.ema.averages.values():
+            torch._foreach_add_(averages, 1.0)
+        preview.draw(spec, kit, session, sources=sources)
+    return seen
+
+
+def _begun(spec: JobSpec, kit: Kit) -> str:
+    if spec.init.from_ is None:
+        return "of the seed"
+    try:
+        begin_from(spec.init, kit.state, group=None)
+    except UserError as error:
+        return str(error)
+    return _digest(dict(kit.state.model.named_parameters()))
+
+
+def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the asynchronous saver and the sweep of old checkpoints are told."""
+    seen: dict[str, Any] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(save, "AsyncSaver", lambda url, **options: seen.update(options))
+        patch.setattr(save.retention, "sweep", lambda url, **options: seen.update(swept=options) or SimpleNamespace(failed=()))
+        save.Saver(spec, kit, place, session, statistics=stats.Statistics(), sink=None, group=None)
+        seen["after_commit"](checkpoint_at(place.url, step=1, attempt=place.attempt))
+    return {name: seen[name] for name in ("asynchronous", "swept")}
+
+
+def _rows(spec: JobSpec, kit: Kit, place: Place, session: LocalSession) -> tuple[list[str], str]:
+    """The columns of a row, and what is said after five skipped steps."""
+    statistics = stats.use(stats.Statistics())
+    sink = open_sink(spec, place, session, lineage=[Begun(place.attempt)])
+    recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
+    t = torch.arange(kit.state.diffusion.num_timesteps)
+    ones = torch.ones(len(t))
+    recorder.observe(StepOutcome(t, ones, ones, ones, None, torch.zeros(1), Update(torch.ones(()), torch.zeros(()))))
+    kit.state.step = 1
+    recorder.row(lr=0.0)
+    assert sink is not None
+    sink.commit(1)
+    said = "nothing"
+    kit.state.health.streak.fill_(5)
+    try:
+        recorder.row(lr=0.0)
+    except TrainError as error:
+        said = str(error)
+    recorder.close()
+    return sorted(session.rows[0]), said
+
+
+def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What Ray and the terminal are told, and how often a run that always fails is tried."""
+    seen: dict[str, Any] = {"attempts": 0}
+
+    def attempt(self: launch.Driver, *_: Any) -> Ending:
+        seen["attempts"] += 1
+        return Ending("failed", error=TrainError("planted"))
+
+    with monkeypatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "")
+        patch.setattr(ray, "is_initialized", lambda: False)
+        patch.setattr(ray, "init", lambda **options: seen.update(init=options))
+        patch.setattr(ray, "shutdown", lambda: None)
+        patch.setattr(ray, "nodes", list)
+        patch.setattr(cluster, "capacity", lambda: Capacity(64, 8, 1))
+        patch.setattr(launch, "put_manifest", lambda manifest: manifest)
+        patch.setattr(launch.Driver, "_attempt", attempt)
+        patch.setattr(launch.Driver, "_pause", lambda self, *_, **__: None, raising=False)
+        patch.setattr(launch.time, "sleep", lambda seconds: None)
+        display = launch.Display
+        patch.setattr(launch, "Display", lambda *given, **options: seen.update(display=[*given, options]) or display(*given, **options))
+        with pytest.raises(TrainError, match="planted"):
+            launch.run(opening)
+        seen["start timeout"] = os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"]
+        seen["workers"] = cluster.check_fits(spec, have=Capacity(64, 8, 1))
+        seen["least room"] = _least_room(spec)
+        patch.setattr(launch, "TorchTrainer", lambda run, **options: seen.update({name: str(value) for name, value in options.items()}))
+        assignment: Any = SimpleNamespace(place=place)
+        launch.make_trainer(spec, assignment, workers=seen["workers"], scratch="scratch")
+        del seen["train_loop_config"]
+        seen["stream"] = _stream(spec, sources, patch)
+    return {f"driver: {name}": value for name, value in seen.items()}
+
+
+def _least_room(spec: JobSpec) -> list[bool]:
+    """On which numbers of CPUs the run would fit."""
+
+    def fits(cpus: float) -> bool:
+        try:
+            return bool(cluster.check_fits(spec, have=Capacity(cpus, 8, 1)))
+        except UserError:
+            return False
+
+    return [fits(count / 4) for count in range(40)]
+
+
+def _stream(spec: JobSpec, sources: LocalSources, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What Ray Data is told to read with."""
+    seen: dict[str, Any] = {}
+
+    class Enough(Exception):
+        pass
+
+    def iter_batches(**options: Any) -> Any:
+        seen.update(options)
+        raise Enough
+
+    def read_datasource(source: Any, **options: Any) -> Any:
+        seen.update(options)
+        reader = SimpleNamespace(iter_batches=iter_batches)
+        return SimpleNamespace(context=SimpleNamespace(execution_options=SimpleNamespace()), streaming_split=lambda *_, **__: [reader])
+
+    patch.setattr(stream.ray.data, "read_datasource", read_datasource)
+    reference: Any = SimpleNamespace()  # nobody looks inside
+    with pytest.raises(Enough):
+        next(RaySources.on(spec, reference, sources).batches(start_step=0, stop_step=8))
+    return seen
+
+
+def _second_start(spec: JobSpec, opening: Opening, other_data: str) -> str:
+    """What a start says when the run was begun on other pictures."""
+    data = spec.data
+    other = manifests.build(
+        other_data,
+        labels=data.labels,
+        image_column=data.image_column,
+        label_column=data.label_column,
+        seed=spec.run.seed,
+        validation_fraction=data.validation_fraction,
+    )
+    manifests.write(other, f"{opening.url}/{MANIFEST_FILE}")
+    try:
+        return inspect_run(spec).describe()
+    except UserError as error:
+        return str(error).splitlines()[0]
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    return {name: _value(value) for name, value in vars(module).items() if not name.startswith("_") and name != "training"}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _digest({"": value})
+    if isinstance(value, Callable):
+        return getattr(value, "__name__", type(value).__name__)
+    return value if isinstance(value, int | float | str | tuple) else str(value)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    said = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        said.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        said.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return said.hexdigest()[:16]
+
+
+def _stable(path: Path) -> str:
+    """A file's name without what changes from run to run."""
+    return "tensorboard" if "tensorboard" in path.parts else str(path)
