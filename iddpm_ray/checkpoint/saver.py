@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -32,7 +32,7 @@ class SaveOutcome:
         seconds: from the start of the writing to the marker, on rank 0.
         bytes: of all its files.
         error: why it was not committed, in words; None if it was.
-        lost_contact: the ranks could not agree, so the saver's group is of no more use.
+        lost_contact: the ranks could not agree, or one hangs: this saver and its group are of no more use.
     """
 
     step: int
@@ -51,6 +51,7 @@ class _Job:
     host: Mapping[str, Tensor]
     identity: Identity
     extra_files: Mapping[str, bytes]
+    outcome: "queue.SimpleQueue[SaveOutcome]" = field(default_factory=queue.SimpleQueue)
 
 
 class AsyncSaver:
@@ -67,6 +68,8 @@ class AsyncSaver:
         asynchronous: False saves before `start` returns, and copies nothing that is in host memory already.
         before_mark: on rank 0, the last word before the marker; raises if this attempt may not mark any more.
         after_commit: on rank 0, after the marker, before the next save can begin: rows, retention. What it raises is logged.
+        patience_s: how long `start` and `wait` wait for a save under way before they give it up as hung; None for ever. Longer
+            than the group's own timeout, which ends a wait for other ranks.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class AsyncSaver:
         asynchronous: bool = True,
         before_mark: Callable[[], None] | None = None,
         after_commit: Callable[[Checkpoint], None] | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self._run_url = run_url
         self._attempt = attempt
@@ -91,8 +95,9 @@ class AsyncSaver:
         self._world_size = 1 if group is None else dist.get_world_size(group)
         self._copy = HostCopy()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[SaveOutcome] = queue.SimpleQueue()
-        self._under_way = False
+        self._patience_s = patience_s
+        self._under_way: _Job | None = None
+        self._hung = False
         self._committed_step: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -113,34 +118,43 @@ class AsyncSaver:
         before = self.wait()
         named = flatten(tensors)
         own = share(named, rank=self._rank, world_size=self._world_size)
-        if self._asynchronous or any(tensor.device.type != "cpu" for tensor in own.values()):
+        if self._hung:
+            host = {}  # its copy is still being read
+        elif self._asynchronous or any(tensor.device.type != "cpu" for tensor in own.values()):
             host = self._copy.take(own)
         else:
             host = {name: local_part(tensor).contiguous() for name, tensor in own.items()}
         checkpoint = checkpoint_at(self._run_url, step=step, attempt=self._attempt)
         job = _Job(checkpoint, named, host, Identity(samples_seen, self._spec_digest), dict(extra_files or {}))
-        self._under_way = True
-        if self._asynchronous:
+        self._under_way = job
+        if self._hung:
+            job.outcome.put(SaveOutcome(step, False, checkpoint.name, error="an earlier save still hangs", lost_contact=True))
+        elif self._asynchronous:
             self._begin_thread()
             self._jobs.put(job)
         else:
-            self._outcomes.put(self._save(job))
+            job.outcome.put(self._save(job))
         return before
 
     def wait(self) -> SaveOutcome | None:
         """The outcome of the last save, once it is over; None if there is none or it was given before."""
-        if not self._under_way:
+        job, self._under_way = self._under_way, None
+        if job is None:
             return None
-        outcome = self._outcomes.get()
-        self._under_way = False
-        return outcome
+        try:
+            return job.outcome.get(timeout=self._patience_s)
+        except queue.Empty:
+            self._hung = True
+            error = f"{job.checkpoint.name} is still being written after {self._patience_s:.0f} s; no more can be saved by this group"
+            return SaveOutcome(job.checkpoint.step, False, job.checkpoint.name, error=error, lost_contact=True)
 
     def close(self) -> SaveOutcome | None:
-        """Wait, and let the thread end."""
+        """Wait, and let the thread end (a hung one ends with the process)."""
         outcome = self.wait()
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            if not self._hung:
+                self._thread.join()
             self._thread = None
         return outcome
 
@@ -151,7 +165,7 @@ class AsyncSaver:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._outcomes.put(self._save(job))
+            job.outcome.put(self._save(job))
 
     def _save(self, job: _Job) -> SaveOutcome:
         name, step = job.checkpoint.name, job.checkpoint.step

@@ -92,6 +92,31 @@ def test_start_returns_while_the_store_is_slow_and_the_next_start_waits(tmp_path
     assert saver.wait() is None  # each outcome is given once
 
 
+def test_a_store_that_hangs_is_given_up_and_training_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    real = writer._put
+
+    def hang(url: str, views: list[memoryview]) -> Any:
+        assert gate.wait(60)
+        return real(url, views)
+
+    monkeypatch.setattr(writer, "_put", hang)
+    saver = AsyncSaver(str(tmp_path), attempt=1, group=None, spec_digest=DIGEST, patience_s=0.3)
+    saver.start(1, samples_seen=1, tensors=state(1))
+    first = saver.start(2, samples_seen=2, tensors=state(2))
+    assert first is not None
+    assert (first.step, first.committed, first.lost_contact) == (1, False, True)
+    assert first.error == "step-00000001.a0001 is still being written after 0 s; no more can be saved by this group"
+    second = saver.close()
+    assert second is not None
+    assert (second.step, second.error) == (2, "an earlier save still hangs")
+    gate.set()
+    deadline = time.monotonic() + 30
+    while not commit.complete(str(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_whole(str(tmp_path), 1)  # what is marked late is whole all the same: its copy was left alone
+
+
 def test_a_step_already_committed_is_not_written_again(tmp_path: Path) -> None:
     saver = AsyncSaver(str(tmp_path), attempt=1, group=None, spec_digest=DIGEST)
     assert save(saver, 5).committed
