@@ -1,0 +1,17 @@
+"""What exactness depends on is recorded, and a change of it is said in one line."""
+
+from pathlib import Path
+
+import torch
+from train.small_run import small_spec
+
+from iddpm_ray.train.conditions import changed, conditions
+
+
+def test_a_change_is_named_with_both_values(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    before = conditions(spec, world_size=2, microbatch=4, device=torch.device("cpu"))
+    now = conditions(spec, world_size=3, microbatch=4, device=torch.device("cpu"))
+    line = changed(before, now)
+    assert line == "from here on equal to float tolerance, no longer bit for bit: workers 2 -> 3"
+    assert changed(before, before) is None
