@@ -1,6 +1,7 @@
 """No option without an effect: each field, changed alone, changes what the run builds, decides, writes or tells torch and Ray."""
 
 import json
+import re
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from observed import observe
 from PIL import Image
 from spec.alternatives import ALTERNATIVES, COUPLED, REFUSED, spec_with
 
-from iddpm_ray.errors import SpecError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.spec.fields import fields_of
 from iddpm_ray.spec.spec import JobSpec
 
@@ -26,6 +27,9 @@ PINS_ONLY: dict[str, dict[str, Any]] = {"cluster.mesh.data": {"cluster.mesh.data
 IN_PARQUET = ("data.image_column", "data.label_column")
 NO_PATHS = {"data.on_error": "broken", **dict.fromkeys(IN_PARQUET, "pictures.parquet")}
 """Fields that matter for some data sets alone, and one of those."""
+
+REFUSES = ("init.sha256",)
+"""Fields whose other value refuses what the run would begin from: that is their effect."""
 
 _SEEN: dict[str, dict[str, Any]] = {}
 
@@ -100,8 +104,12 @@ def test_the_field_has_an_effect(path: str, root: Path, monkeypatch: pytest.Monk
     if path in NO_PATHS:
         given["data.path"] = f"/tmp/{NO_PATHS[path]}"
     before = _seen(_moved(given, root), root, monkeypatch)
-    after = _seen(_moved({**given, path: alternative.value}, root), root, monkeypatch)
-    _check(path, before, after)
+    changed = _moved({**given, path: alternative.value}, root)
+    if path in REFUSES:
+        with pytest.raises(UserError, match=re.escape(path)):
+            _seen(changed, root, monkeypatch)
+        return
+    _check(path, before, _seen(changed, root, monkeypatch))
 
 
 @pytest.mark.parametrize("path", COUPLED)
