@@ -28,9 +28,7 @@ STATE_FILE = "state.json"
 STATISTICS = "statistics.rows"
 
 
-def restore(
-    kit: Kit, place: Place, session: Session, *, init: InitSpec, statistics: stats.Statistics, group: Group
-) -> list[Begun]:
+def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statistics: stats.Statistics, group: Group) -> list[Begun]:
     """Fills the state, says where it came from, and records it before anything is computed. A collective.
 
     Returns:
