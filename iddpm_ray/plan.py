@@ -66,6 +66,7 @@ class Plan:
         samples = self.microbatch or self.samples_a_worker
         memory = cost.state_bytes + samples * cost.activation_bytes
         length = "until the wall clock says stop" if self.steps is None else f"{self.steps:,} steps, {self.epochs:,.2f} epochs"
+        workers = str(low) if low == high else f"{low} to {high}"
         keep = self.spec.checkpoint
         every = f" and one every {keep.keep_every}" if keep.keep_every else ""
         pieces = f"{self.microbatch} a backward pass" if self.microbatch else "microbatch found at start"
@@ -76,7 +77,7 @@ class Plan:
             "length": length,
             "network": f"{cost.parameters:,} parameters",
             "compute": f"{_scaled(cost.forward_flop, 'FLOP')} a picture forward, {_scaled(step_flop, 'FLOP')} a step",
-            "workers": f"{low if low == high else f'{low} to {high}'}, at most {self.samples_a_worker} samples of each step a worker, {pieces}",
+            "workers": f"{workers}, at most {self.samples_a_worker} samples of each step a worker, {pieces}",
             "memory": f"about {_bytes(memory)} a worker: {_bytes(cost.state_bytes)} weights, gradients, moments, averages; "
             f"{_bytes(cost.activation_bytes)} activations a picture x {samples}" + ("" if self.microbatch else ", or less"),
             "checkpoint": f"{_bytes(cost.checkpoint_bytes)} each, every {keep.every}, newest {keep.keep_last} kept{every}",
