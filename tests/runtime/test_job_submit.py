@@ -108,7 +108,8 @@ def _kill_all_with(scratch: str) -> None:
 
 
 def spec_of(root: Path, name: str, **train: Any) -> JobSpec:
-    write_pictures(root / "pictures")
+    if not (root / "pictures").exists():  # written again, it would be another data set
+        write_pictures(root / "pictures")
     return small_spec(
         root,
         run={"name": name},
