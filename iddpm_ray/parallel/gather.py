@@ -45,7 +45,7 @@ class SampleGather:
         if self._all.shape[0] == 1:
             self._all[0].copy_(self._own)
         else:
-            self._work = dist.all_gather_into_tensor(self._all.view(-1), self._own, async_op=True)
+            self._work = dist.all_gather_single(self._all.view(-1), self._own, async_op=True)
 
     def wait(self) -> Gathered:
         """The gathered values; copies, so the next `start` may follow at once."""

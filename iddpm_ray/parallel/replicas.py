@@ -14,7 +14,7 @@ def replicate(model: nn.Module, *, device: torch.device) -> nn.Module:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return model
     return DistributedDataParallel(
-        model, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False, gradient_as_bucket_view=True
+        model, device_ids=[device] if device.type == "cuda" else None, forward_sync_buffers=False, gradient_as_bucket_view=True
     )
 
 

@@ -73,7 +73,9 @@ def test_a_non_finite_gradient_changes_no_weight_and_no_moment(poison: float, cl
     scale = LossScale.begin(enabled=scaled, growth=0.001, device=torch.device("cpu"))
     give_gradients(module)
     apply_update(optimizer, lr=0.1, weight_decay=0.1, clip_norm=clip_norm, scale=scale)
-    before = {name: tensor.clone() for name, tensor in moments(optimizer, ["weight", "bias"]).items()} | {"w": module.weight.detach().clone()}
+    before = {name: tensor.clone() for name, tensor in moments(optimizer, ["weight", "bias"]).items()} | {
+        "w": module.weight.detach().clone()
+    }
     give_gradients(module)
     assert module.weight.grad is not None
     module.weight.grad[1, 2] = poison
@@ -99,6 +101,8 @@ def test_the_loss_scale_cancels_out_of_the_update() -> None:
     give_gradients(scaled, factor=2.0**20)
     scale = LossScale.begin(enabled=True, growth=0.001, device=torch.device("cpu"))
     one = apply_update(make_adamw(list(plain.parameters()), betas=(0.9, 0.999), eps=1e-8), lr=0.1, weight_decay=0.0, clip_norm=0.3)
-    two = apply_update(make_adamw(list(scaled.parameters()), betas=(0.9, 0.999), eps=1e-8), lr=0.1, weight_decay=0.0, clip_norm=0.3, scale=scale)
+    two = apply_update(
+        make_adamw(list(scaled.parameters()), betas=(0.9, 0.999), eps=1e-8), lr=0.1, weight_decay=0.0, clip_norm=0.3, scale=scale
+    )
     torch.testing.assert_close(one.grad_norm, two.grad_norm)
     torch.testing.assert_close(plain.weight, scaled.weight)

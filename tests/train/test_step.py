@@ -59,7 +59,10 @@ def make_state(*, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool
     augmentation = Augmentation(class_cond=True, null_class=3, class_dropout=0.1, flip=True)
     settle(replica, lambda: Rehearsal(diffusion, SHAPE, augmentation, None, CPU).backward(replica, samples=1))
     parameters = list(model.parameters())
-    counts = [slice_of(batch, rank=r, world_size=world_size).stop - slice_of(batch, rank=r, world_size=world_size).start for r in range(world_size)]
+    counts = [
+        slice_of(batch, rank=r, world_size=world_size).stop - slice_of(batch, rank=r, world_size=world_size).start
+        for r in range(world_size)
+    ]
     return TrainState(
         model=model,
         replica=replica,
