@@ -73,17 +73,17 @@ class GroupNorm(nn.GroupNorm):
         wide = at_least_float32(input.dtype)
         weight, bias, x = self.weight.to(wide), self.bias.to(wide), input.to(wide)
         if scale is None or shift is None:
-            normalised = F.group_norm(x, self.num_groups, weight, bias, self.eps)
+            normalised = torch.group_norm(x, self.num_groups, weight, bias, self.eps)
         elif torch.compiler.is_compiling():
             factor, offset = (values.to(wide)[(...,) + (None,) * (x.dim() - 2)] for values in (1 + scale, shift))
-            normalised = F.group_norm(x, self.num_groups, weight, bias, self.eps) * factor + offset
+            normalised = torch.group_norm(x, self.num_groups, weight, bias, self.eps) * factor + offset
         else:
             # Both affine maps are folded into one, a sample a row of channels: the kernel's single pass then does the modulation too.
             factor = 1 + scale.to(wide)
             folded_bias = torch.addcmul(shift.to(wide), bias, factor)
             rows = x.reshape(1, -1, *x.shape[2:])
             groups = self.num_groups * x.shape[0]
-            normalised = F.group_norm(rows, groups, (weight * factor).flatten(), folded_bias.flatten(), self.eps).view(x.shape)
+            normalised = torch.group_norm(rows, groups, (weight * factor).flatten(), folded_bias.flatten(), self.eps).view(x.shape)
         return normalised.to(input.dtype)
 
 

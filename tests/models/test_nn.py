@@ -76,3 +76,12 @@ def test_statistics_are_float32_and_the_result_has_the_dtype_of_the_activations(
     exact = norm(x.float(), *condition)
     assert ours.dtype == dtype
     assert torch.equal(ours, exact.to(dtype))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_group_of_one_number_is_normalised_to_zero(batch: int) -> None:
+    norm, x = GroupNorm(32), torch.randn(batch, 32, 1, 1)
+    scale, shift = torch.randn(batch, 32), torch.randn(batch, 32)
+    # The smallest deviation is sqrt(1e-5), so it enlarges the roundings of x by 300.
+    torch.testing.assert_close(norm(x), torch.zeros_like(x), rtol=0, atol=1e-3)
+    torch.testing.assert_close(norm(x, scale, shift), shift[:, :, None, None], rtol=0, atol=3e-3)
