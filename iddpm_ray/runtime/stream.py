@@ -6,6 +6,7 @@ next one before the last is used up.
 """
 
 import itertools
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import ExecutionResources
 from ray.exceptions import RayTaskError
 
 from iddpm_ray.data import manifest as manifests
@@ -26,9 +26,13 @@ from iddpm_ray.data.blocks import Block, Share, block_ranges
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.runtime.plan_source import PlanSource, from_table
 
-# Blocks of the first datasets of a stream, and of all later ones: a run should begin soon and then plan rarely.
-_FIRST_SEGMENTS = (16, 64)
-_SEGMENT = 256
+# A dataset is decoded as fast as its tasks allow and then costs nothing: held back by a memory limit instead, Ray's executor would spin on
+# finished blocks that it may not read, at a whole core a rank. So what is decoded ahead is bounded by how long a dataset is.
+_SEGMENT_BYTES = 96 << 20
+_MOST_BLOCKS = 64  # planning costs milliseconds a block
+_FIRST_BLOCKS = 16  # a run should begin soon
+# A dataset takes seconds to begin, so the next one does when the last is estimated to be used up in less than this.
+_HEAD_START_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def open_stream(
     """
     begin = partial(_begin, manifest, share, tasks)
     segments = _segments(share, start_step=start_step, stop_step=stop_step)
-    lead = tasks.of_rank(share) + tasks.prefetch_blocks + 1
+    in_flight = tasks.of_rank(share) + tasks.prefetch_blocks + 1
     expected = start_step
     upcoming: Future[Generator[Block, None, None]] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="next-segment") as pool:
@@ -80,10 +84,12 @@ def open_stream(
             upcoming = pool.submit(begin, segment) if segment else None
             while upcoming is not None:
                 left, current, upcoming = len(segment or ()), upcoming.result(), None
+                began = time.monotonic()
                 with closing(current):
-                    for block in current:
+                    for used, block in enumerate(current, start=1):
                         left -= 1
-                        if upcoming is None and left < lead and (segment := next(segments, None)):
+                        soon = left < in_flight or left * (time.monotonic() - began) / used < _HEAD_START_S
+                        if upcoming is None and soon and (segment := next(segments, None)):
                             upcoming = pool.submit(begin, segment)
                         for batch in cut(block):
                             assert (batch.step, batch.rank, len(batch.rows)) == (expected, share.rank, share.rows_per_step)
@@ -97,7 +103,9 @@ def open_stream(
 def _segments(share: Share, *, start_step: int, stop_step: int | None) -> Iterator[list[range]]:
     """The blocks of each dataset, as their steps."""
     blocks = block_ranges(share, start_step=start_step, stop_step=stop_step)
-    for count in itertools.chain(_FIRST_SEGMENTS, itertools.repeat(_SEGMENT)):
+    block_bytes = share.block_steps * share.rows_per_step * share.decoding.num_bytes
+    most = max(1, min(_MOST_BLOCKS, _SEGMENT_BYTES // block_bytes))
+    for count in itertools.chain((min(_FIRST_BLOCKS, most),), itertools.repeat(most)):
         segment = list(itertools.islice(blocks, count))
         if not segment:
             return
@@ -111,9 +119,6 @@ def _begin(manifest: ray.ObjectRef, share: Share, tasks: Tasks, segment: list[ra
     dataset = ray.data.read_datasource(source, override_num_blocks=len(segment), num_cpus=tasks.cpus, concurrency=count)
     context = dataset.context
     context.execution_options.preserve_order = True
-    # Soft; without it a slow trainer would let blocks pile up in the object store.
-    held = (2 * count + tasks.prefetch_blocks + 2) * source.block_bytes
-    context.execution_options.resource_limits = ExecutionResources(object_store_memory=held)
     context.execution_no_progress_timeout_s = -1  # a long evaluation between two steps is no hang
     context.target_max_block_size = None  # blocks are cut here, never there
     context.enable_progress_bars = False

@@ -97,11 +97,11 @@ def test_ray_gives_the_batches_that_threads_give(data: DataSet, kind: str, chang
 
 
 def test_segments_join_without_a_seam_and_a_closed_stream_frees_its_actors(data: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_FIRST_SEGMENTS", (1, 2))
-    monkeypatch.setattr(stream, "_SEGMENT", 3)
+    monkeypatch.setattr(stream, "_FIRST_BLOCKS", 1)
+    monkeypatch.setattr(stream, "_MOST_BLOCKS", 3)
     endless = open_stream(put_manifest(data.folder), SHARE, start_step=10**6, tasks=Tasks(1, prefetch_blocks=0))
     expected = local_stream(data.folder, SHARE, start_step=10**6)
-    for _ in range(13):  # blocks of two steps: segments end after 2, 6 and 12
+    for _ in range(13):  # blocks of two steps: segments end after 2 and 8
         assert same(next(endless), next(expected))
     expected.close()
     endless.close()
