@@ -6,6 +6,8 @@ next one before the last is used up.
 """
 
 import itertools
+import queue
+import threading
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,8 +28,8 @@ from iddpm_ray.data.blocks import Block, Share, block_ranges
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.runtime.plan_source import PlanSource, from_table
 
-# A dataset is decoded as fast as its tasks allow and then costs nothing: held back by a memory limit instead, Ray's executor would spin on
-# finished blocks that it may not read, at a whole core a rank. So what is decoded ahead is bounded by how long a dataset is.
+# Ray's executor spins, at a core a rank, while blocks of a dataset wait to be taken. So they are taken at once, and what is decoded ahead
+# is bounded by how long a dataset is.
 _SEGMENT_BYTES = 96 << 20
 _MOST_BLOCKS = 64  # planning costs milliseconds a block
 _FIRST_BLOCKS = 16  # a run should begin soon
@@ -127,7 +129,7 @@ def _begin(manifest: ray.ObjectRef, share: Share, tasks: Tasks, segment: list[ra
     reader = dataset.streaming_split(1, equal=True)[0]
     whole_blocks: Any = None  # allowed, though not declared so
     tables = iter(reader.iter_batches(batch_size=whole_blocks, batch_format="pyarrow", prefetch_batches=tasks.prefetch_blocks))
-    blocks = _blocks(tables, share)
+    blocks = _taken_over(_blocks(tables, share))
     return _after(next(blocks), blocks)
 
 
@@ -139,6 +141,34 @@ def _blocks(tables: Iterator[pa.Table], share: Share) -> Generator[Block, None, 
         raise _original(error) from None
     finally:
         tables.close()  # type: ignore[attr-defined]  # a generator, though not declared as one
+
+
+def _taken_over(blocks: Generator[Block, None, None]) -> Generator[Block, None, None]:
+    """The same blocks, taken by a thread as soon as they are ready: Ray's executor spins until the last of a dataset is taken."""
+    ready: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
+    closed = threading.Event()
+
+    def take() -> None:
+        try:
+            with closing(blocks):
+                for block in blocks:
+                    if closed.is_set():
+                        return
+                    ready.put(block)
+            ready.put(None)
+        except BaseException as error:  # raised where the block was wanted
+            ready.put(error)
+
+    thread = threading.Thread(target=take, name="blocks", daemon=True)
+    thread.start()
+    try:
+        while (got := ready.get()) is not None:
+            if isinstance(got, BaseException):
+                raise got
+            yield got
+    finally:
+        closed.set()
+        thread.join(timeout=60)
 
 
 def _after(first: Block, rest: Generator[Block, None, None]) -> Generator[Block, None, None]:
