@@ -5,7 +5,8 @@
 
 Simple, multipart and resumable uploads with ifGenerationMatch, ranged reads, listings by prefix, delimiter and page,
 copies, deletes. Objects are replaced atomically and have generations, as the real ones do. `refuse` makes it answer
-requests of a kind with an error status, to see what clients make of 429, 503 or 403.
+requests of a kind with an error status, to see what clients make of 429, 503 or 403; `bytes_per_s` makes its link slow;
+with `expect` only the token that it handed out last at /token is let in.
 """
 
 import base64
@@ -13,6 +14,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +35,7 @@ class _Upload:
     bucket: str
     name: str
     only_if_absent: bool
+    done: bool = False
     data: bytearray = field(default_factory=bytearray)
 
 
@@ -42,6 +45,7 @@ class _Refusal:
     path: str
     status: int
     times: int
+    after: bool
 
 
 class GcsServer:
@@ -57,6 +61,9 @@ class GcsServer:
         self.uploads: dict[str, _Upload] = {}
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
+        self.bytes_per_s: float | None = None
+        self.tokens: list[str] = []
+        self._expecting = False
         self._refusals: list[_Refusal] = []
         self._generation = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"gcs": self}))
@@ -67,10 +74,19 @@ class GcsServer:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def refuse(self, method: str, path: str, *, status: int, times: int) -> None:
-        """Answer the next `times` requests of that method whose path matches the pattern with a status."""
+    def refuse(self, method: str, path: str, *, status: int, times: int, after: bool = False) -> None:
+        """Answer the next `times` requests of that method whose path matches the pattern with a status; `after` doing what they ask."""
         with self.lock:
-            self._refusals.append(_Refusal(method, path, status, times))
+            self._refusals.append(_Refusal(method, path, status, times, after))
+
+    def expect(self, token: str) -> None:
+        """From now on let nobody in but with this token, or with a newer one from /token."""
+        self.tokens, self._expecting = [token], True
+
+    def calm(self) -> None:
+        """No more refusals, no slow link, anybody may come in, nothing remembered."""
+        with self.lock:
+            self._refusals, self.bytes_per_s, self._expecting, self.tokens, self.requests = [], None, False, [], []
 
     def __enter__(self) -> "GcsServer":
         self._thread.start()
@@ -81,14 +97,18 @@ class GcsServer:
         self._server.server_close()
         self._thread.join()
 
-    def refusal(self, method: str, path: str) -> int | None:
-        """The status to refuse this request with, if it is to be refused."""
+    def knows(self, authorization: str) -> bool:
+        """Whether whoever says this may come in."""
+        return not self._expecting or authorization == f"Bearer {self.tokens[-1]}"
+
+    def refusal(self, method: str, path: str) -> _Refusal | None:
+        """How to refuse this request, if it is to be refused."""
         with self.lock:
             self.requests.append((method, path))
             for refusal in self._refusals:
                 if refusal.method == method and refusal.times > 0 and re.search(refusal.path, path):
                     refusal.times -= 1
-                    return refusal.status
+                    return refusal
         return None
 
     def put(self, bucket: str, name: str, data: bytes, *, only_if_absent: bool) -> _Object | None:
@@ -104,6 +124,7 @@ class GcsServer:
 
 class _Handler(BaseHTTPRequestHandler):
     gcs: GcsServer
+    _refused: _Refusal | None = None
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
@@ -125,8 +146,18 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         parts = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        if status := self.gcs.refusal(method, unquote(self.path)):
-            self._error(status)
+        if self.gcs.bytes_per_s is not None:
+            time.sleep(len(body) / self.gcs.bytes_per_s)
+        if parts.path == "/token":
+            self.gcs.tokens.append(uuid.uuid4().hex)
+            self._json({"access_token": self.gcs.tokens[-1], "expires_in": 3600, "token_type": "Bearer"})
+            return
+        if not self.gcs.knows(self.headers.get("Authorization", "")):
+            self._error(401)
+            return
+        self._refused = self.gcs.refusal(method, unquote(self.path))
+        if self._refused is not None and not self._refused.after:
+            self._error(self._refused.status)
             return
         found = re.fullmatch(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?", parts.path)
         if not found:
@@ -227,10 +258,18 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             self._send(499, b"")
             return
+        if upload.done:  # the client did not hear of it, and asks again
+            with self.gcs.lock:
+                stored = self.gcs.buckets[upload.bucket][upload.name]
+            self._json(_resource(upload.bucket, upload.name, stored))
+            return
+        if begins := re.match(r"bytes (\d+)-", self.headers["Content-Range"]):
+            del upload.data[int(begins.group(1)) :]
         upload.data.extend(body)
         if self.headers["Content-Range"].endswith("/*") or int(self.headers["Content-Range"].rsplit("/", 1)[1]) > len(upload.data):
             self._send(308, b"", {"Range": f"bytes=0-{len(upload.data) - 1}"})
         else:
+            upload.done = True
             self._put(upload.bucket, upload.name, bytes(upload.data), upload.only_if_absent)
 
     def _rewrite(self, bucket: str, name: str) -> None:
@@ -256,10 +295,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _error(self, status: int) -> None:
-        message = {403: "caller does not have storage.objects access", 412: "conditionNotMet", 503: "backendError"}.get(status, "error")
+        message = {
+            401: "Invalid Credentials",
+            403: "caller does not have storage.objects access",
+            412: "conditionNotMet",
+            503: "backendError",
+        }.get(status, "error")
         self._send(status, json.dumps({"error": {"code": status, "message": message}}).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+        if self._refused is not None and self._refused.after:
+            refused, self._refused = self._refused, None
+            self._error(refused.status)
+            return
+        if self.gcs.bytes_per_s is not None:
+            time.sleep(len(data) / self.gcs.bytes_per_s)
         self.send_response(status)
         for key, value in (headers or {}).items():
             self.send_header(key, value)

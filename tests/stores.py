@@ -8,18 +8,15 @@ import fsspec.config
 import gcsfs.core
 import pytest
 from gcs_server import GcsServer
-from moto.server import ThreadedMotoServer
+from s3_server import S3Server
 
 SECRET = "sesame-open-31415"
 
 
-@pytest.fixture(scope="session", name="s3_endpoint")
-def s3_fixture() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+@pytest.fixture(scope="session", name="s3_server")
+def s3_fixture() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session", name="gcs_server")
@@ -36,7 +33,7 @@ def base_fixture(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
     if request.param == "local":
         return str(tmp_path)
     if request.param == "s3":
-        endpoint = request.getfixturevalue("s3_endpoint")
+        endpoint = request.getfixturevalue("s3_server").url
         monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": endpoint, "key": "someone", "secret": SECRET})
         fsspec.filesystem("s3").mkdir(f"bucket-{tmp_path.name.lower().replace('_', '-')}"[:60])
         return f"s3://bucket-{tmp_path.name.lower().replace('_', '-')}"[:65]

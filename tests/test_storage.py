@@ -254,7 +254,7 @@ def test_a_listing_that_fails_anywhere_is_not_taken_for_an_empty_one(tmp_path: P
     url = f"faulty://{tmp_path}"
     assert [file.path for file in storage.find(url)] == ["a/b/c"]
     for k in range(3):
-        with faulty.faults(faulty.Fault("ls", at=k, kind="raise")), pytest.raises(OSError):
+        with faulty.faults(faulty.Fault("ls", at=k, kind="refuse")), pytest.raises(OSError):
             storage.find(url)
 
 

@@ -6,20 +6,28 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+import fsspec.config
 from fsspec.core import url_to_fs
 
 from iddpm_ray.errors import SpecError
 from iddpm_ray.storage import local
+from iddpm_ray.storage.retry import patiently
 from iddpm_ray.storage.urls import is_local, join, name, reason, scheme, shown
 
 _OBJECT_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "cos"})  # a folder is only a prefix
 _CREATE_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})  # pipe_file(mode="create") carries the store's own precondition
 _LISTING_SCHEMES = _CREATE_SCHEMES  # find() is one listing of a prefix, and raises when it fails
 _CREATE_TRIES = 8
+_PART_BYTES = 50 * 2**20  # larger files go to S3 and GCS in parts, each of which can be sent again
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    scheme: {"requests_timeout": 300.0}
+    for scheme in ("gs", "gcs")  # gcsfs itself would wait for ever on a connection that hangs
+}
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,10 @@ def filesystem(url: str) -> tuple[Any, str]:
     Raises:
         SpecError: no such scheme, or its package is not installed.
     """
+    chosen = fsspec.config.conf.get(scheme(url), {})
+    options = {key: value for key, value in _OPTIONS.get(scheme(url), {}).items() if key not in chosen}
     try:
-        return url_to_fs(url, use_listings_cache=False)
+        return url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
         raise SpecError(f"{scheme(url)}:// needs a package that is not installed", value=shown(url), fix=reason(error)) from None
     except ValueError as error:
@@ -80,18 +90,21 @@ def size(url: str) -> int | None:
     return None if info is None or info["type"] == "directory" else int(info["size"] or 0)
 
 
+@patiently
 def modified(url: str) -> float:
     """When the file was last written, in seconds since 1970 by the store's own clock; compare only with the same store's."""
     fs, path = filesystem(url)
     return fs.modified(path).timestamp()
 
 
+@patiently
 def read_bytes(url: str, *, start: int | None = None, end: int | None = None) -> bytes:
     """The file's content, or its bytes [start, end)."""
     fs, path = filesystem(url)
     return fs.cat_file(path, start=start, end=end)
 
 
+@patiently
 def write_whole(url: str, data: bytes) -> None:
     """Write a file so that a reader sees all of it or none: a synced temporary file and a rename, or one put."""
     fs, path = filesystem(url)
@@ -100,9 +113,13 @@ def write_whole(url: str, data: bytes) -> None:
         return
     if scheme(url) not in _OBJECT_SCHEMES:
         fs.makedirs(fs._parent(path), exist_ok=True)
-    fs.pipe_file(path, data)
+    if scheme(url) in _CREATE_SCHEMES:
+        fs.pipe_file(path, data, chunksize=_PART_BYTES)
+    else:
+        fs.pipe_file(path, data)
 
 
+@patiently
 def write_checked(url: str, data: bytes) -> None:
     """`write_whole`, and then a look at what is there: for the few small files that everything depends on.
 
@@ -122,6 +139,7 @@ def write_checked(url: str, data: bytes) -> None:
         raise failure or OSError(errno.EIO, f"the store did not keep what it was sent as {name(url)}")
 
 
+@patiently
 def create(url: str, data: bytes) -> bool:
     """Write a file only if nothing is there; False if something is.
 
@@ -141,6 +159,7 @@ def create(url: str, data: bytes) -> bool:
     return True
 
 
+@patiently
 def list_dir(url: str) -> list[Entry]:
     """What a directory holds, sorted by name; [] if it is absent.
 
@@ -165,6 +184,7 @@ def list_dir(url: str) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
+@patiently
 def find(url: str) -> list[FileInfo]:
     """Every file below a directory, sorted by path; [] if it is absent. Local links are followed.
 
@@ -194,6 +214,7 @@ def find(url: str) -> list[FileInfo]:
     return sorted(files, key=lambda file: file.path)
 
 
+@patiently
 def delete(url: str) -> None:
     """Delete a file; an absent one is fine."""
     fs, path = filesystem(url)
@@ -203,6 +224,7 @@ def delete(url: str) -> None:
         return
 
 
+@patiently
 def delete_tree(url: str) -> None:
     """Delete a directory and everything in it; an absent one is fine."""
     fs, path = filesystem(url)
@@ -216,6 +238,7 @@ def delete_tree(url: str) -> None:
             raise
 
 
+@patiently
 def make_dirs(url: str) -> None:
     """Make a directory and those above it; nothing to do on object stores."""
     fs, path = filesystem(url)
@@ -244,6 +267,7 @@ def check_writable(url: str, *, field: str = "run.output_dir") -> None:
         raise SpecError(f"{field} does not give back what was written", value=shown(url), fix="name another directory or bucket")
 
 
+@patiently
 def _info(url: str) -> Mapping[str, Any] | None:
     fs, path = filesystem(url)
     try:
@@ -259,7 +283,8 @@ def _descend(fs: Any, path: str) -> Iterator[Mapping[str, Any]]:
         if info["type"] != "directory":
             yield info
         elif _clean(fs, info["name"]) != own:
-            yield from _descend(fs, info["name"])
+            with suppress(FileNotFoundError):  # deleted meanwhile, which must not make the whole seem absent
+                yield from list(_descend(fs, info["name"]))
 
 
 def _clean(fs: Any, path: str) -> str:

@@ -6,12 +6,15 @@ import re
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)://")
 _LOCAL_SCHEMES = frozenset({"file", "local"})
+_PASSWORD = re.compile(r"(?<=://)[^/\s:@]*:(?!\d+/)[^\s]*@")  # keys of S3 may hold a slash, so up to the last @; a port is none
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-_QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s?]+)\?[^\s=]+=\S*")
+_SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth)[^=&\s]*=[^&\s]")
 _NAMED_SECRET = re.compile(
-    r"(?i)([\"']?[\w-]*(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|authorization)[\w-]*[\"']?\s*[=:]\s*)"
+    r"(?i)([\"']?[\w-]{0,64}(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|private_?key|authorization)[\w-]{0,64}[\"']?\s*[=:]\s*)"
     r"((?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
 )
+_SECRET_ITSELF = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)|\bya29\.[\w.-]+", re.DOTALL)
 
 
 def scheme(url: str) -> str:
@@ -46,7 +49,22 @@ def name(url: str) -> str:
 
 def shown(url: str) -> str:
     """The URL as it may be printed: without user, password, or query."""
-    return _USER_INFO.sub("", _QUERY.sub(r"\1", url))
+    return _USER_INFO.sub("", _PASSWORD.sub("", _QUERY.sub(r"\1", url)))
+
+
+def without_secrets(text: str) -> str:
+    """Any text as it may be printed: URLs as `shown`, and `***` for the value of whatever is called a key, token, password or the like."""
+    return _NAMED_SECRET.sub(r"\1***", _SECRET_ITSELF.sub("***", shown(text)))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the value of something called so is nobody's business: `aws_secret_access_key`, `token`."""
+    return _NAMED_SECRET.search(f"{name}=x") is not None
+
+
+def carries_credentials(url: str) -> bool:
+    """Whether the URL itself would let a reader of it in: a password before the host, or a signature or token behind it."""
+    return bool(_PASSWORD.search(url) or _SIGNED.search(url))
 
 
 def reason(error: BaseException) -> str:
@@ -58,5 +76,5 @@ def reason(error: BaseException) -> str:
         return "permission denied"
     if isinstance(error, FileNotFoundError):
         return "it does not exist"
-    text = " ".join(_NAMED_SECRET.sub(r"\1***", shown(str(error))).split())[:300]
+    text = " ".join(without_secrets(str(error)).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
