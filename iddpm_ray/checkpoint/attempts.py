@@ -16,6 +16,7 @@ from typing import Any
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import Checkpoint, survey
+from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.errors import CheckpointError
 
 _FOLDER = "attempts"
@@ -111,11 +112,14 @@ def refuse_if_superseded(run_url: str, number: int) -> None:
     """The fence before every marker: a later attempt has begun, so what this one does no longer counts.
 
     Raises:
-        CheckpointError: names the later attempt.
+        FencedError: names the later attempt.
     """
     newest = newest_attempt(run_url)
     if newest > number:
-        raise CheckpointError(f"attempt {number} of {storage.shown(run_url)} is over: attempt {newest} has taken the run")
+        raise FencedError(
+            f"attempt {number} of {storage.shown(run_url)} is over: attempt {newest} has taken the run",
+            fix="this attempt stops; the later one goes on",
+        )
 
 
 def lineage(known: list[Attempt], *, head: int | None = None) -> list[Link]:

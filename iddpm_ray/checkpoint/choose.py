@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage
 from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_marker, survey, verify
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
@@ -71,6 +72,7 @@ def newest_readable(
         return Choice(checkpoint, marker, tuple(reasons))
     if reasons:
         raise CheckpointError(
-            f"no checkpoint of {run_url} can be read: {'; '.join(reasons)}", fix="restore one, or give the run another name to start afresh"
+            f"no checkpoint of {storage.shown(run_url)} can be read: {'; '.join(reasons)}",
+            fix="restore one, or give the run another name to start afresh",
         )
     return Choice(None, None, ())

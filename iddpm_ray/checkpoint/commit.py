@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.marker import MARKER, DamagedError, FileRecord, Marker, decode, digest, encode
+from iddpm_ray.checkpoint.marker import LONGEST, MARKER, DamagedError, FileRecord, Marker, decode, digest, encode
 from iddpm_ray.errors import CheckpointError
 
 _FOLDER = "checkpoints"
@@ -87,7 +87,12 @@ def complete(run_url: str) -> list[Checkpoint]:
     return [stored.checkpoint for stored in reversed(survey(run_url)) if stored.marked]
 
 
-def seal(checkpoint: Checkpoint, marker: Marker, *, before_mark: Callable[[], None] | None = None) -> None:
+def is_marked(checkpoint: Checkpoint) -> bool:
+    """Whether the marker is there now, asked for by its name and not by a listing."""
+    return storage.exists(storage.join(checkpoint.url, MARKER))
+
+
+def seal(checkpoint: Checkpoint, marker: Marker, *, before_mark: Callable[[], object] | None = None) -> None:
     """Check that all files have arrived, and write the marker: from then on the checkpoint exists.
 
     Args:
@@ -121,15 +126,20 @@ def read_marker(checkpoint: Checkpoint) -> Marker:
     Raises:
         NewerFormatError: written by a later version of this package.
         DamagedError: there is none, or it is damaged.
+        Exception: what the store raises when it does not answer now, which is no damage.
     """
     try:
-        data = storage.read_bytes(storage.join(checkpoint.url, MARKER))
+        data = storage.read_bytes(storage.join(checkpoint.url, MARKER), start=0, end=LONGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise DamagedError(
             "no complete checkpoint here: it has no marker.json", value=storage.shown(checkpoint.url), fix="name a complete one"
         ) from None
     except Exception as error:  # a store may raise anything
+        if storage.is_transient(error):
+            raise
         raise DamagedError(f"{checkpoint.name}: marker.json cannot be read: {storage.reason(error)}") from error
+    if len(data) > LONGEST:
+        raise DamagedError(f"{checkpoint.name} is damaged: its marker.json has more than {LONGEST} bytes")
     return decode(data, name=checkpoint.name)
 
 
@@ -166,7 +176,9 @@ def read_file(checkpoint: Checkpoint, name: str, *, marker: Marker) -> bytes:
         raise DamagedError(f"{checkpoint.name} has no {name}")
     try:
         data = storage.read_bytes(storage.join(checkpoint.url, name))
-    except Exception as error:  # a store may raise anything
+    except Exception as error:  # as above
+        if storage.is_transient(error):
+            raise
         raise DamagedError(f"{checkpoint.name} is damaged: {name} cannot be read: {storage.reason(error)}") from error
     if len(data) != record.size:
         raise DamagedError(f"{checkpoint.name} is damaged: {name} is cut: {len(data)} of {record.size} bytes")

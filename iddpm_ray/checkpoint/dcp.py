@@ -19,8 +19,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_file, read_marker, seal
-from iddpm_ray.checkpoint.index import INDEX, StoredTensor, decode_index, encode_index
+from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_marker, seal
+from iddpm_ray.checkpoint.index import INDEX, StoredTensor, encode_index, read_index
+from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.marker import FileRecord, Marker, digest, is_file_name
 from iddpm_ray.checkpoint.reader import DataReader
 from iddpm_ray.checkpoint.shares import fingerprint, flatten
@@ -60,6 +61,7 @@ def save(
     identity: Identity,
     extra_files: Mapping[str, bytes],
     group: dist.ProcessGroup | None,
+    fence: Callable[[], None] | None = None,
     before_mark: Callable[[], None] | None = None,
 ) -> Saved:
     """Write a checkpoint and mark it; called by every rank of the group, which all return or all raise.
@@ -71,9 +73,11 @@ def save(
         identity: what the marker says.
         extra_files: more files by name; only those of rank 0 are written.
         group: a CPU group that nothing else uses meanwhile; None for a single process.
+        fence: called on rank 0 when all data are written, and again before the marker; raises FencedError if the run is somebody else's.
         before_mark: called on rank 0 just before the marker; raises if it must not be written.
 
     Raises:
+        FencedError: nothing was marked, since `fence` or `before_mark` said that the run is somebody else's; on all ranks.
         CheckpointError: nothing was marked; says which rank failed and why, in the same words on all ranks.
         LostContactError: the ranks could not agree.
     """
@@ -81,12 +85,23 @@ def save(
     outcome: dict[str, float] = {}
 
     def finish(written: Written) -> Mapping[str, float]:
+        try:
+            _ask(fence, checkpoint)
+            return commit(written)
+        except FencedError:
+            raise
+        except CheckpointError:
+            _ask(fence, checkpoint)  # those who have the run now may have swept the files away, which then is the better reason
+            raise
+
+    def commit(written: Written) -> Mapping[str, float]:
         files = dict(written.files)
         for name, data in {**extra_files, INDEX: encode_index(written.tensors)}.items():
             files[name] = _write_extra(checkpoint, name, data)
         world_size = 1 if group is None else dist.get_world_size(group)
         marker = Marker(checkpoint.step, checkpoint.attempt, identity.samples_seen, identity.spec_digest, world_size, files)
-        _seal(checkpoint, marker, before_mark)
+        last_words = [call for call in (before_mark, fence) if call is not None]
+        _ask(lambda: seal(checkpoint, marker, before_mark=lambda: [call() for call in last_words]), checkpoint)
         outcome.update(bytes=sum(record.size for record in files.values()), seconds=time.monotonic() - began)
         return outcome
 
@@ -100,23 +115,14 @@ def save(
             no_dist=group is None,
         )
     except CheckpointException as error:
-        raise CheckpointError(_words(error)) from None
+        fenced = next((failure[0] for failure in error.failures.values() if isinstance(failure[0], FencedError)), None)
+        raise fenced or CheckpointError(_words(error)) from None
     except Exception as error:
         if outcome:  # rank 0 has marked it; what failed is only telling the others
             return Saved(checkpoint, int(outcome["bytes"]), outcome["seconds"])
         raise LostContactError(f"the ranks could not finish {checkpoint.name} together: {storage.reason(error)}") from error
     told = metadata.planner_data
     return Saved(checkpoint, int(told["bytes"]), told["seconds"])
-
-
-def read_index(checkpoint: Checkpoint, marker: Marker) -> dict[str, StoredTensor]:
-    """What tensors the checkpoint holds, by name: dtype and shape, without reading them.
-
-    Raises:
-        DamagedError: the index cannot be read.
-    """
-    sizes = {name: record.size for name, record in marker.files.items()}
-    return decode_index(read_file(checkpoint, INDEX, marker=marker), sizes=sizes, name=checkpoint.name)
 
 
 def load(checkpoint: Checkpoint | str, *, into: Mapping[str, Any], ignore_extra: bool = False, marker: Marker | None = None) -> None:
@@ -156,9 +162,13 @@ def _write_extra(checkpoint: Checkpoint, name: str, data: bytes) -> FileRecord:
     return digest(data)
 
 
-def _seal(checkpoint: Checkpoint, marker: Marker, before_mark: Callable[[], None] | None) -> None:
+def _ask(call: Callable[[], object] | None, checkpoint: Checkpoint) -> None:
+    """A step of the commit on rank 0; whatever it raises reaches the other ranks as something that unpickles."""
     try:
-        seal(checkpoint, marker, before_mark=before_mark)
+        if call is not None:
+            call()
+    except FencedError:
+        raise
     except CheckpointError as error:
         raise CheckpointError(error.what, value=error.value, fix=error.fix) from None
     except Exception as error:  # as above

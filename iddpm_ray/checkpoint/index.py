@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from iddpm_ray.checkpoint.marker import DamagedError
+from iddpm_ray.checkpoint.commit import Checkpoint, read_file
+from iddpm_ray.checkpoint.marker import DamagedError, Marker
 
 INDEX = "tensors.json"
 _DTYPES: dict[str, torch.dtype] = {
@@ -82,9 +83,9 @@ def decode_index(data: bytes, *, sizes: Mapping[str, int], name: str) -> dict[st
         for tensor_name, fields in said["tensors"].items():
             pieces = tuple(_piece(piece) for piece in fields["pieces"])
             tensor = StoredTensor(_DTYPES[fields["dtype"]], _counts(fields["shape"]), pieces)
-            if not all(_fits(piece, tensor, sizes) for piece in pieces) or sum(_volume(piece) for piece in pieces) != math.prod(
-                tensor.shape
-            ):
+            whole = sum(_volume(piece) for piece in pieces) == math.prod(tensor.shape)
+            sane = math.prod(max(1, count) for count in tensor.shape) < 2**63 and len(tensor.shape) <= 64
+            if not (sane and whole and all(_fits(piece, tensor, sizes) for piece in pieces) and _apart(pieces)):
                 raise ValueError
             tensors[tensor_name] = tensor
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -109,9 +110,32 @@ def _volume(piece: Piece) -> int:
     return math.prod(piece.shape)
 
 
+def _apart(pieces: tuple[Piece, ...]) -> bool:
+    """Whether no two pieces hold the same element; with the volumes' sum, that they cover the whole."""
+    ordered = sorted((piece for piece in pieces if piece.length), key=lambda piece: piece.offsets)
+    for index, one in enumerate(ordered):
+        for other in ordered[index + 1 :]:
+            if other.offsets[:1] and other.offsets[0] >= one.offsets[0] + one.shape[0]:
+                break  # and so do all that follow
+            spans = zip(one.offsets, one.shape, other.offsets, other.shape, strict=True)
+            if all(start < after + more and after < start + count for start, count, after, more in spans):
+                return False
+    return True
+
+
 def _fits(piece: Piece, tensor: StoredTensor, sizes: Mapping[str, int]) -> bool:
     if len(piece.offsets) != len(tensor.shape) or len(piece.shape) != len(tensor.shape):
         return False
     inside = all(start + count <= whole for start, count, whole in zip(piece.offsets, piece.shape, tensor.shape, strict=True))
     held = piece.length == _volume(piece) * tensor.dtype.itemsize
     return inside and held and piece.start + piece.length <= sizes.get(piece.file, -1)
+
+
+def read_index(checkpoint: Checkpoint, marker: Marker) -> dict[str, StoredTensor]:
+    """What tensors the checkpoint holds, by name: dtype and shape, without reading them.
+
+    Raises:
+        DamagedError: the index cannot be read.
+    """
+    sizes = {name: record.size for name, record in marker.files.items()}
+    return decode_index(read_file(checkpoint, INDEX, marker=marker), sizes=sizes, name=checkpoint.name)

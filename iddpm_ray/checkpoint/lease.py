@@ -21,18 +21,23 @@ _FOLDER = "lease"
 _TERM = re.compile(r"(\d{8})\.json")
 
 
-class LeaseLostError(CheckpointError):
+class FencedError(CheckpointError):
+    """Somebody else has taken the run: what this attempt does no longer counts, and it must end."""
+
+
+class LeaseLostError(FencedError):
     """Another driver has taken the run over."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A term that this driver has taken: its number, and the words that name the holder to others."""
+    """A term that this driver has taken: its number, the words that name the holder to others, and what nobody else knows."""
 
     run_url: str
     term: int
     holder: str
     since: str
+    token: str = ""
 
 
 def take_lease(run_url: str, *, holder: str, stale_after_s: float) -> Lease:
@@ -56,8 +61,8 @@ def take_lease(run_url: str, *, holder: str, stale_after_s: float) -> Lease:
                 value=f"renewed {age:.0f} s ago",
                 fix=f"stop that one first; if it is gone, this works {stale_after_s:.0f} s after its last renewal",
             )
-    lease = Lease(run_url, term + 1, holder, datetime.now(UTC).isoformat(timespec="seconds"))
-    data = _encode(lease, renewed=0, released=False, token=secrets.token_hex(16))
+    lease = Lease(run_url, term + 1, holder, datetime.now(UTC).isoformat(timespec="seconds"), secrets.token_hex(16))
+    data = _encode(lease, renewed=0, released=False)
     url = _url(run_url, lease.term)
     if not storage.create(url, data) and storage.read_bytes(url) != data:
         raise CheckpointError(f"{storage.shown(run_url)} was taken by another driver just now", fix="let one of the two run")
@@ -80,14 +85,29 @@ def check(lease: Lease) -> None:
     Raises:
         LeaseLostError: somebody has taken the run over.
     """
-    newest = _newest(lease.run_url)
-    if newest > lease.term:
-        who = _read(lease.run_url, newest).get("holder", "another driver")
+    newest = max(_newest(lease.run_url), lease.term)
+    said = _read(lease.run_url, newest)
+    # On a store without a precondition two drivers may have written the same term: the one whose words are there holds it.
+    if newest > lease.term or said.get("token", lease.token) != lease.token:
+        who = f"{said.get('holder', 'another driver')} at {said.get('since', 'an unknown time')}"
         raise LeaseLostError(f"{storage.shown(lease.run_url)} was taken over by {who}", fix="this driver stops; the other one goes on")
 
 
+def sign_of_life(run_url: str) -> bytes:
+    """What changes as long as a holder renews its lease; empty where there is none."""
+    term = _newest(run_url)
+    try:
+        return storage.read_bytes(_url(run_url, term)) if term else b""
+    except FileNotFoundError:
+        return b""
+
+
 def release(lease: Lease) -> None:
-    """Give the run back, so that the next driver need not wait."""
+    """Give the run back, so that the next driver need not wait; nothing happens if somebody has taken it over."""
+    try:
+        check(lease)
+    except LeaseLostError:
+        return
     storage.write_whole(_url(lease.run_url, lease.term), _encode(lease, renewed=0, released=True))
 
 
@@ -101,13 +121,13 @@ def _newest(run_url: str) -> int:
 
 
 def _encode(lease: Lease, **more: object) -> bytes:
-    return json.dumps({"holder": lease.holder, "since": lease.since, "term": lease.term, **more}).encode()
+    return json.dumps({"holder": lease.holder, "since": lease.since, "term": lease.term, "token": lease.token, **more}).encode()
 
 
 def _read(run_url: str, term: int) -> dict[str, Any]:
     try:
         said = json.loads(storage.read_bytes(_url(run_url, term)))
-    except ValueError:
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
 

@@ -10,6 +10,7 @@ from iddpm_ray.errors import CheckpointError
 
 FORMAT = 1
 MARKER = "marker.json"
+LONGEST = 64 * 2**20  # bytes of a marker; a file takes about a hundred
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 

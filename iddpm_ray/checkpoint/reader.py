@@ -128,6 +128,8 @@ class DataReader(StorageReader):
         try:
             data = memoryview(storage.read_bytes(storage.join(self._url, request.file), start=request.start, end=request.end))
         except Exception as error:  # a store may raise anything
+            if storage.is_transient(error):
+                raise  # it does not answer now, which is no damage
             raise DamagedError(f"{self._name} is damaged: {request.file} cannot be read: {storage.reason(error)}") from None
         if len(data) != request.end - request.start:
             raise DamagedError(f"{self._name} is damaged: {request.file} is cut")

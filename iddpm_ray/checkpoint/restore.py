@@ -11,8 +11,8 @@ from torch import Tensor
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_named, read_marker
-from iddpm_ray.checkpoint.dcp import load, read_index
-from iddpm_ray.checkpoint.index import StoredTensor
+from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.index import StoredTensor, read_index
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
 from iddpm_ray.errors import CheckpointError, UserError
 from iddpm_ray.parallel.collective import gather_bytes, rank
@@ -55,6 +55,7 @@ def restore_newest(
 
     Raises:
         CheckpointError: as `newest_readable`, or a checkpoint does not fit; on all ranks.
+        ConnectionError: a rank cannot read now, but may at another try; that rank raises what it met.
     """
     rejected: dict[str, str] = {}
     while True:
@@ -74,12 +75,14 @@ def restore_newest(
             damage = str(error)
         except Exception as error:  # raised below, once the others know
             failure = error
-        said = [json.loads(text) for text in _gather(json.dumps([damage, failure is not None]).encode(), group)]
+        kind = "" if failure is None else "for good" if isinstance(failure, UserError) else "now"
+        said = [json.loads(text) for text in _gather(json.dumps([damage, kind]).encode(), group)]
         if failure is not None:
             raise failure
-        if any(failed for _, failed in said):
-            who = [index for index, (_, failed) in enumerate(said) if failed]
-            raise CheckpointError(f"ranks {who} could not load {name}", fix="see their error")
+        if who := [index for index, (_, failed) in enumerate(said) if failed]:
+            if any(failed == "for good" for _, failed in said):
+                raise CheckpointError(f"ranks {who} could not load {name}", fix="see their error")
+            raise ConnectionError(f"ranks {who} could not load {name}: see their error")
         if not any(text for text, _ in said):
             return Restored(checkpoint, marker, tensors, reasons)
         first = {text: index for index, (text, _) in reversed(list(enumerate(said))) if text}
@@ -98,8 +101,10 @@ def _choose(
         except UserError as error:
             own = {"error": [error.what, error.value, error.fix]}
         except Exception as error:  # a store may raise anything, and the others wait for a word
-            own = {"error": [f"{storage.shown(run_url)} cannot be read: {storage.reason(error)}", None, ""]}
+            own = {"now": f"{storage.shown(run_url)} cannot be read: {storage.reason(error)}"}
     said: dict[str, Any] = json.loads(_gather(json.dumps(own).encode(), group)[0])
+    if "now" in said:
+        raise ConnectionError(said["now"])
     if "error" in said:
         what, value, fix = said["error"]
         raise CheckpointError(what, value=value, fix=fix)

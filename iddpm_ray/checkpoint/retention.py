@@ -1,11 +1,13 @@
 """Which checkpoints to keep: a pure plan, and a sweep that carries it out after a new one is committed."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, newest_attempt
-from iddpm_ray.checkpoint.commit import Checkpoint, Stored, delete_checkpoint, survey
+from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, refuse_if_superseded
+from iddpm_ray.checkpoint.commit import Checkpoint, Stored, delete_checkpoint, is_marked, survey
+from iddpm_ray.checkpoint.lease import FencedError
 
 
 @dataclass(frozen=True)
@@ -51,28 +53,44 @@ def leftovers(stored: Sequence[Stored], *, attempt: int) -> list[Checkpoint]:
 
 
 def sweep(
-    run_url: str, *, attempt: int, keep_last: int, keep_every: int | None, global_batch: int, protected: Collection[str] = ()
+    run_url: str,
+    *,
+    attempt: int,
+    keep_last: int,
+    keep_every: int | None,
+    global_batch: int,
+    protected: Collection[str] = (),
+    fence: Callable[[], None] | None = None,
 ) -> Swept:
     """Delete what `plan` and `leftovers` name, by the attempt that has just committed.
 
-    Nothing is deleted once a later attempt has taken its number: what that one begins from is its business. Complete
-    checkpoints outside the lineage stay too, since the records that say so may be the damaged part. A deletion that fails
-    is reported, and tried again by the next sweep.
+    Nothing is deleted once a later attempt has taken its number: what that one begins from is its business. What later attempts are
+    recorded to have begun from stays too, and so do complete checkpoints outside the lineage, since the records that say so may be
+    the damaged part. A deletion that fails is reported, and tried again by the next sweep.
+
+    Args:
+        fence: asked before every deletion; raises FencedError if the run is somebody else's. None: only attempts' numbers are looked at.
     """
     known = attempts(run_url)
     chain = lineage(known, head=attempt if any(other.number == attempt and other.began for other in known) else None)
     stored = survey(run_url)
     marked = [item.checkpoint for item in stored if item.marked]
     own = [checkpoint for checkpoint in marked if in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt)]
-    doomed = leftovers(stored, attempt=attempt)
-    doomed += plan(own, keep_last=keep_last, keep_every=keep_every, global_batch=global_batch, protected=protected)
+    needed = {(other.from_step, other.from_attempt) for other in known if other.began and other.number > attempt}
+    kept = {*protected, *(one.name for one in marked if (one.step, one.attempt) in needed)}
+    unfinished = leftovers(stored, attempt=attempt)
+    doomed = plan(own, keep_last=keep_last, keep_every=keep_every, global_batch=global_batch, protected=kept)
+    may_delete = fence or partial(refuse_if_superseded, run_url, attempt)
     deleted, failed = [], []
-    for checkpoint in sorted(doomed, key=lambda checkpoint: (checkpoint.step, checkpoint.attempt)):
-        if newest_attempt(run_url) > attempt:
-            break
+    for checkpoint in sorted([*unfinished, *doomed], key=lambda checkpoint: (checkpoint.step, checkpoint.attempt)):
         try:
+            may_delete()
+            if checkpoint in unfinished and is_marked(checkpoint):
+                continue  # the listing was an old one
             delete_checkpoint(checkpoint)
             deleted.append(checkpoint.name)
+        except FencedError:
+            break
         except Exception as error:  # a store may raise anything; an old checkpoint too many harms nobody
             failed.append(f"{checkpoint.name} could not be deleted: {storage.reason(error)}")
     return Swept(tuple(deleted), tuple(failed))

@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at, delete_checkpoint
 from iddpm_ray.checkpoint.dcp import Identity, LostContactError, save
+from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.shares import flatten, share
 from iddpm_ray.checkpoint.snapshot import HostCopy, local_part
 from iddpm_ray.errors import CheckpointError
@@ -33,6 +35,7 @@ class SaveOutcome:
         bytes: of all its files.
         error: why it was not committed, in words; None if it was.
         lost_contact: the ranks could not agree, or one hangs: this saver and its group are of no more use.
+        fenced: somebody else has taken the run, as `error` says: nothing of this attempt counts any more.
     """
 
     step: int
@@ -42,6 +45,7 @@ class SaveOutcome:
     bytes: int = 0
     error: str | None = None
     lost_contact: bool = False
+    fenced: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class AsyncSaver:
         group: a CPU group of the ranks that save, used by nothing else; None for a single process.
         spec_digest: of the run's identity fields.
         asynchronous: False saves before `start` returns, and copies nothing that is in host memory already.
-        before_mark: on rank 0, the last word before the marker; raises if this attempt may not mark any more.
+        fence: on rank 0, when all is written and again just before the marker; raises FencedError if the run is somebody else's.
+        before_mark: on rank 0, before the marker; raises if it must not be written.
         after_commit: on rank 0, after the marker, before the next save can begin: rows, retention. What it raises is logged.
         patience_s: how long `start` and `wait` wait for a save under way before they give it up as hung; None for ever. Longer
             than the group's own timeout, which ends a wait for other ranks.
@@ -80,6 +85,7 @@ class AsyncSaver:
         group: dist.ProcessGroup | None,
         spec_digest: str,
         asynchronous: bool = True,
+        fence: Callable[[], None] | None = None,
         before_mark: Callable[[], None] | None = None,
         after_commit: Callable[[Checkpoint], None] | None = None,
         patience_s: float | None = None,
@@ -89,6 +95,7 @@ class AsyncSaver:
         self._group = group
         self._spec_digest = spec_digest
         self._asynchronous = asynchronous
+        self._fence = fence
         self._before_mark = before_mark
         self._after_commit = after_commit
         self._rank = 0 if group is None else dist.get_rank(group)
@@ -180,22 +187,25 @@ class AsyncSaver:
                 identity=job.identity,
                 extra_files=job.extra_files,
                 group=self._group,
+                fence=self._fence,
                 before_mark=self._before_mark,
             )
         except LostContactError as error:
             return SaveOutcome(step, False, name, time.monotonic() - began, error=str(error), lost_contact=True)
+        except FencedError as error:  # what lies there is left to the sweeps of those who have the run now
+            return SaveOutcome(step, False, name, time.monotonic() - began, error=str(error), fenced=True)
         except CheckpointError as error:
             self._clear(job.checkpoint)
             return SaveOutcome(step, False, name, time.monotonic() - began, error=str(error))
         except Exception as error:  # a mistake of ours on this rank; the others will lose contact, training need not end
-            _log.exception("saving %s failed", name)
+            _log.error("saving %s failed\n%s", name, storage.without_secrets(traceback.format_exc()))
             return SaveOutcome(step, False, name, time.monotonic() - began, error=storage.reason(error), lost_contact=True)
         self._committed_step = step
         if self._rank == 0 and self._after_commit is not None:
             try:
                 self._after_commit(job.checkpoint)
             except Exception:  # the checkpoint is there; rows and retention are made up for by the next one
-                _log.exception("after the commit of %s", name)
+                _log.error("after the commit of %s\n%s", name, storage.without_secrets(traceback.format_exc()))
         return SaveOutcome(step, True, name, saved.seconds, saved.bytes)
 
     def _clear(self, checkpoint: Checkpoint) -> None:

@@ -13,3 +13,6 @@ class CheckpointSpec(Section):
         None, "also keep for ever the first checkpoint after each multiple of this; null: none", unit="duration"
     )
     asynchronous: bool = may_change(True, "write while training goes on; false: wait for the write", unit="yes or no")
+    max_unsaved: TimedInterval | None = may_change(
+        None, "while saves fail, training that may be unsaved before the run ends; null: it goes on", unit="duration"
+    )

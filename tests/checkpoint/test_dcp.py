@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from iddpm_ray.checkpoint import commit
-from iddpm_ray.checkpoint.dcp import load, read_index
-from iddpm_ray.checkpoint.index import INDEX
+from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.index import INDEX, read_index
 from iddpm_ray.checkpoint.marker import MARKER, DamagedError, digest
 from iddpm_ray.checkpoint.saver import AsyncSaver
 from iddpm_ray.checkpoint.shares import flatten, share

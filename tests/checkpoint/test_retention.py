@@ -131,7 +131,7 @@ def test_a_deletion_that_fails_is_reported_and_made_up_for_later(tmp_path: Path)
     for step in (10, 20, 30):
         save_alone(run, step, attempt=first)
     rules = {"attempt": first, "keep_last": 1, "keep_every": None, "global_batch": 10}
-    with faulty.faults(faulty.Fault("rm_file", at=2, kind="raise", path="step-00000010")):
+    with faulty.faults(faulty.Fault("rm_file", at=2, kind="refuse", path="step-00000010")):
         swept = sweep(run, **rules)
     assert swept.deleted == ("step-00000020.a0001",)
     assert len(swept.failed) == 1
