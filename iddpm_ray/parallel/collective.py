@@ -23,16 +23,19 @@ def rank(group: Group = None) -> int:
     return dist.get_rank(group) if dist.is_initialized() else 0
 
 
-def new_gloo_group(*, timeout_s: float) -> Group:
-    """A CPU group of all ranks with sockets of its own, so a thread may use it beside the training's collectives.
+def new_gloo_group(*, timeout_s: float, ranks: Sequence[int] | None = None) -> Group:
+    """A CPU group with sockets of its own, so a thread may use it beside the training's collectives. All ranks call this.
 
-    Returns None (a world of one) without a process group.
+    Args:
+        ranks: the members; None for all ranks.
+
+    Returns:
+        None without a process group (a world of one), and on a rank that is no member.
     """
     if not dist.is_initialized():
         return None
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-    assert isinstance(group, dist.ProcessGroup)  # an int stands for "not a member", and here every rank is one
-    return group
+    group = dist.new_group(None if ranks is None else list(ranks), backend="gloo", timeout=timedelta(seconds=timeout_s))
+    return group if isinstance(group, dist.ProcessGroup) else None  # an int stands for "not a member"
 
 
 def all_gather_rows(values: Tensor, *, group: Group = None) -> Tensor:

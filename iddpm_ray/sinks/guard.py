@@ -1,6 +1,7 @@
 """Several sinks as one that never ends a run: what fails is said, and the rest goes on."""
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
@@ -12,6 +13,8 @@ from iddpm_ray.sinks.rows import Begun, Sink
 from iddpm_ray.sinks.table import CsvSink
 
 logger = logging.getLogger(__name__)
+
+ROWS = "metrics/*.jsonl"
 
 
 class GuardedSinks:
@@ -43,6 +46,10 @@ class GuardedSinks:
         for name, sink in self._sinks.items():
             self._try(name, "write", lambda sink=sink: sink.commit(step))
 
+    def hand_over(self) -> None:
+        """Leaves the rows' file to another rank from now on."""
+        self._sinks.pop(ROWS, None)
+
     def close(self) -> None:
         """Closes every sink."""
         for name, sink in self._sinks.items():
@@ -53,7 +60,7 @@ class GuardedSinks:
         try:
             call()
         except Exception as error:  # numbers for people are not worth a run
-            logger.warning("%s", failure, exc_info=True)
+            logger.warning("%s\n%s", failure, storage.without_secrets(traceback.format_exc()))
             if failure not in self._failing:
                 self._say(f"warning: {failure}: {storage.reason(error)}; training goes on")
             self._failing.add(failure)
@@ -74,7 +81,7 @@ def open_sinks(
     """
     from_step = lineage[-1].from_step if lineage else 0
     makers: dict[str, Callable[[], Sink]] = {
-        "metrics/*.jsonl": lambda: JsonlSink(run_url, attempt=attempt, lineage=lineage),
+        ROWS: lambda: JsonlSink(run_url, attempt=attempt, lineage=lineage),
         "pictures": lambda: PictureSink(run_url, attempt=attempt),
     }
     if csv:
@@ -82,6 +89,11 @@ def open_sinks(
     if tensorboard:
         makers["tensorboard"] = lambda: _tensorboard(run_url, attempt=attempt, from_step=from_step)
     return GuardedSinks(makers, say=say)
+
+
+def keep_rows(run_url: str, *, attempt: int, lineage: Sequence[Begun], say: Callable[[str], None]) -> GuardedSinks:
+    """What a rank keeps that writes only if the rank that usually does is taken away."""
+    return GuardedSinks({ROWS: lambda: JsonlSink(run_url, attempt=attempt, lineage=lineage)}, say=say)
 
 
 def _tensorboard(run_url: str, *, attempt: int, from_step: int) -> Sink:

@@ -17,6 +17,7 @@ GROUPS = (
     ("loss by timestep", re.compile(r"(loss|mse|vb)\w*_(t|bin)\d")),
     ("loss", re.compile(r"loss|mse|vb")),
     ("optimiser", re.compile(r"grad_norm|param_norm|lr|lg_loss_scale|skipped|microbatch")),
+    ("time", re.compile(r"time_|productive_share")),
     ("speed", re.compile(r"images_per_second|data_wait|memory|mfu|\w*(_s|_gib|_per_second)$")),
 )
 

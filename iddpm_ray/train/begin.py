@@ -12,7 +12,7 @@ from torch import Tensor
 from iddpm_ray import build, storage
 from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint
-from iddpm_ray.checkpoint.dcp import load, read_index
+from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.errors import CheckpointError, SpecError, UserError
 from iddpm_ray.parallel.collective import Group, broadcast_bytes, rank
@@ -48,6 +48,8 @@ class Found:
             return {name: self.tensors[name] for name in names}
         assert self.checkpoint is not None
         into = {f"{self.prefix}{name}": torch.empty(self.shapes[name]) for name in names}
+        from iddpm_ray.checkpoint.dcp import load  # seconds of imports, which the driver's look at the weights does without
+
         load(self.checkpoint, into=into, ignore_extra=True, marker=self.marker)
         return {name: into[f"{self.prefix}{name}"] for name in names}
 

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from iddpm_ray.spec.duration import Duration, crossed
+from iddpm_ray.train.session import Wish
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Clock:
     def time_is_up(self) -> bool:
         """Whether a duration in minutes is over, counted over all attempts."""
         return self.duration.unit == "minutes" and self.seconds() >= 60 * self.duration.amount
+
+    def wishes(self) -> Wish:
+        """What the wall clock wants; asked on one rank, whose word all ranks follow."""
+        return (Wish.STOP if self.time_is_up() else Wish.NONE) | (Wish.SAVE if self.time_to_save() else Wish.NONE)
 
     def seconds(self) -> float:
         """Wall-clock seconds in the loop, over all attempts."""

@@ -7,8 +7,10 @@ from typing import Any
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
+from iddpm_ray.checkpoint import lease as leases
 from iddpm_ray.checkpoint.choose import Choice, newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, read_file
+from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.checkpoint.marker import Marker
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
@@ -61,6 +63,7 @@ class Place:
     Attributes:
         attempt: its number, which nobody else has.
         info: what the driver recorded of the attempt.
+        lease: that the driver holds on the run; None if it took none.
     """
 
     url: str
@@ -70,6 +73,7 @@ class Place:
     manifest_digest: str
     classes: tuple[str, ...]
     info: Mapping[str, Any]
+    lease: Lease | None = None
 
 
 def inspect_run(spec: JobSpec) -> Opening:
@@ -134,9 +138,16 @@ def write_run(opening: Opening) -> None:
     storage.write_whole(storage.join(opening.url, SPEC_FILE), dump_yaml(opening.spec).encode())
 
 
-def take_place(opening: Opening, *, info: Mapping[str, Any]) -> Place:
-    """A place for the next attempt, under a number that nobody else has."""
+def take_place(opening: Opening, *, info: Mapping[str, Any], lease: Lease | None = None) -> Place:
+    """A place for the next attempt, under a number that nobody else has.
+
+    Raises:
+        LeaseLostError: another driver has taken the run over.
+    """
+    info = {**info, "price_per_worker_hour": opening.spec.cluster.price_per_worker_hour}
     number = attempts.take_attempt(opening.url, info=info)
+    if lease is not None:  # asked after the number was taken: whoever takes the run over later takes a higher one
+        leases.check(lease)
     return Place(
         url=opening.url,
         attempt=number,
@@ -145,6 +156,7 @@ def take_place(opening: Opening, *, info: Mapping[str, Any]) -> Place:
         manifest_digest=opening.manifest.digest,
         classes=tuple(opening.manifest.classes),
         info=info,
+        lease=lease,
     )
 
 

@@ -10,8 +10,11 @@ from iddpm_ray import stats
 from iddpm_ray.parallel.collective import new_gloo_group
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train import preview, setup
+from iddpm_ray.train.compiled import CompiledCode
 from iddpm_ray.train.directory import Place
+from iddpm_ray.train.evacuate import Evacuation
 from iddpm_ray.train.inputs import make_inputs
+from iddpm_ray.train.ledger import Ledger
 from iddpm_ray.train.record import Recorder, open_sink
 from iddpm_ray.train.resume import known_microbatch, restore
 from iddpm_ray.train.save import Saver
@@ -22,7 +25,11 @@ from iddpm_ray.train.step import step
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: `finished` or `stopped`, after how many updates; `notes` are for people."""
+    """How the loop ended, after how many updates.
+
+    Attributes:
+        why: `finished`; `stopped`, by a wish; `preempted`, before a deadline; `grown`, to make room for a larger attempt.
+    """
 
     why: str
     step: int
@@ -33,9 +40,14 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
 
     Every rank calls this with equal arguments and makes the same collectives in the same order.
     """
-    session.phase("build")
+    ledger = Ledger(session.phase)
+    session.follow(ledger.report)
+    ledger.phase("build")
     group = new_gloo_group(timeout_s=spec.cluster.collective_timeout_s)
     statistics = stats.use(stats.Statistics(rank=session.rank, device=session.device))
+    compiled = CompiledCode.of(spec, place.url, device=session.device)
+    if compiled is not None and compiled.take():
+        session.say("compiled code is there from an earlier start")
     kit = setup.make(
         spec,
         session,
@@ -43,24 +55,27 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
         known_microbatch=lambda device, slice_samples: known_microbatch(
             place, session, device=device, slice_samples=slice_samples, group=group
         ),
+        phase=ledger.phase,
     )
     state, clock = kit.state, kit.clock
-    session.phase("load")
+    ledger.phase("load")
     lineage = restore(kit, place, session, init=spec.init, statistics=statistics, group=group)
     sink = open_sink(spec, place, session, lineage=lineage)
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
-    saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group)
+    saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group, begun=lineage[-1], report=ledger.report)
     batches = sources.batches(start_step=state.step, stop_step=clock.total_steps())
     words: Tensor | None = None
+    evacuation: Evacuation | None = None
     wishes, due_done = Wish.NONE, state.step == clock.total_steps()
-    session.phase("first step")
+    ledger.phase("first step")
     try:
-        while not due_done and Wish.STOP not in wishes:
-            session.phase("data")
+        while not due_done and not wishes & (Wish.STOP | Wish.LEAVE):
+            ledger.phase("data")
             asked = time.monotonic()
             batch = next(batches)
             recorder.waited(time.monotonic() - asked)
             recorder.loaded(substituted=batch.substituted)
+            ledger.phase("inputs")
             inputs = make_inputs(
                 batch.pixels,
                 batch.labels,
@@ -72,32 +87,59 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
                 augmentation=kit.augmentation,
                 device=session.device,
             )
-            wish = session.wish() | (Wish.STOP if clock.time_is_up() else Wish.NONE) | (Wish.SAVE if clock.time_to_save() else Wish.NONE)
+            wish = session.wish() | (clock.wishes() if session.rank == 0 else Wish.NONE)
             lr = kit.learning_rate.at(before=state.step * spec.train.global_batch, after=(state.step + 1) * spec.train.global_batch)
             outcome = step(state, inputs, lr=lr, word=int(wish), settings=kit.step_settings)
+            ledger.stepped(state.step)
+            if compiled is not None and session.rank == 0:
+                compiled.keep()
             recorder.observe(outcome)
             wishes = late_read(words)
             words = outcome.words
             due = clock.due(state.step)
+            if due.validate or due.row or due.sample or due.save or Wish.SAVE in wishes:
+                catch_up(session.device)
             if due.validate:
-                session.phase("validate")
+                ledger.phase("validate")
                 recorder.add(preview.validate(spec, kit, session, sources=sources))
             if due.row or due.validate:
-                session.phase("row")
+                ledger.phase("row")
+                recorder.spent(ledger.interval())
                 recorder.row(lr=lr)
+            over = bool(wishes & (Wish.STOP | Wish.LEAVE))
+            if Wish.LOOK in wishes and (notice := session.notice()) is not None and (evacuation is None or evacuation.is_news(notice)):
+                ledger.phase("save")
+                timeout_s = spec.cluster.collective_timeout_s
+                evacuation = Evacuation.begin(notice, session=session, saver=saver, step_s=ledger.step_s(), timeout_s=timeout_s)
+            if evacuation is not None:
+                ledger.phase("save")
+                if evacuation.over(state.step, save=due.save or Wish.SAVE in wishes, last=due.done or over):
+                    break
+                continue
             if due.sample:
-                session.phase("sample")
+                ledger.phase("sample")
                 recorder.pictures("samples", preview.draw(spec, kit, session, sources=sources))
             if due.save or Wish.SAVE in wishes:
-                session.phase("save")
+                ledger.phase("save")
                 saver.start()
             due_done = due.done
+        ledger.phase("stop")
+        if evacuation is None:
+            saver.finish()
     finally:
         batches.close()
-    session.phase("stop")
-    saver.finish()
     recorder.close()
-    return Outcome("finished" if due_done or clock.time_is_up() else "stopped", state.step)
+    if evacuation is not None:
+        return Outcome("preempted", state.step)
+    if due_done or clock.time_is_up():
+        return Outcome("finished", state.step)
+    return Outcome("grown" if Wish.LEAVE in wishes and Wish.STOP not in wishes else "stopped", state.step)
+
+
+def catch_up(device: torch.device) -> None:
+    """Waits for the step that the device still computes, so that the ledger books its time to the step and not to what comes next."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def late_read(words: Tensor | None) -> Wish:

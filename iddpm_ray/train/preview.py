@@ -39,6 +39,7 @@ def validate(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> 
     state.model.eval()
     with torch.no_grad(), state.ema.applied(spec.sample.ema):
         for batch in sources.validation(slices[session.rank], size=kit.microbatch.samples):
+            session.phase("validate")  # as long as pieces get done nothing hangs
             count = batch.pixels.shape[0]
             x_start = to_float(batch.pixels.to(device))
             positions = torch.arange(first, first + count, device=device)
@@ -77,18 +78,24 @@ def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tens
     own = slices[session.rank]
     counts = [piece.stop - piece.start for piece in slices]
     if counts[session.rank] == 0:
-        return gather_ragged(torch.zeros(0, *shape, dtype=torch.uint8, device=device), counts=counts)
+        own = slice(0, 1)  # drawn for nobody: whoever is idle would wait for the others longer than a collective may take
     indices = torch.arange(own.start, own.stop, device=device)
     cond = _conditions(spec, kit, sources=sources, own=own, indices=indices)
     network = under_autocast(state.model, kit.step_settings.autocast, device)
     if spec.sample.guidance != 1.0:
         assert kit.num_classes is not None
         network = guided(network, scale=spec.sample.guidance, null_class=kit.num_classes, channels=shape[0])
+    leaning = network
+
+    def alive(x: Tensor, t: Tensor, **cond: Tensor) -> Tensor:
+        session.phase("sample")  # drawing may take longer than a hang is borne
+        return leaning(x, t, **cond)
+
     state.model.eval()
     with state.ema.applied(spec.sample.ema):
         pictures = draw_pictures(
             build.diffusion(spec.diffusion, respacing=spec.sample.respacing).to(device),
-            network,
+            alive,
             indices=indices,
             shape=shape,
             seed=spec.run.seed,
@@ -97,7 +104,7 @@ def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tens
             eta=spec.sample.eta,
         )
     state.model.train()
-    return gather_ragged(to_bytes(pictures), counts=counts)
+    return gather_ragged(to_bytes(pictures)[: counts[session.rank]], counts=counts)
 
 
 def _conditions(spec: JobSpec, kit: Kit, *, sources: Sources, own: slice, indices: Tensor) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from iddpm_ray import stats
 from iddpm_ray.errors import TrainError
 from iddpm_ray.parallel.collective import all_gather_rows
-from iddpm_ray.sinks.guard import open_sinks
+from iddpm_ray.sinks.guard import GuardedSinks, keep_rows, open_sinks
 from iddpm_ray.sinks.pictures import sheet
-from iddpm_ray.sinks.rows import Begun, Sink
+from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.stats.loss_terms import report_loss_terms
 from iddpm_ray.train.directory import Place
@@ -24,10 +24,10 @@ from iddpm_ray.train.step import StepOutcome
 SUBSTITUTED = "substituted_pictures"
 
 
-def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Begun]) -> Sink | None:
-    """Where rows and pictures go, on rank 0; None on the others."""
+def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Begun]) -> GuardedSinks:
+    """Where rows and pictures go on rank 0; the others keep the rows, in case that rank 0 is taken away."""
     if session.rank != 0:
-        return None
+        return keep_rows(place.url, attempt=place.attempt, lineage=lineage, say=session.say)
     return open_sinks(
         place.url, attempt=place.attempt, lineage=lineage, tensorboard=spec.log.tensorboard, csv=spec.log.csv, say=session.say
     )
@@ -36,7 +36,9 @@ def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Be
 class Recorder:
     """Books every step without waiting for the device; at a row, reads, checks the health of the run, and writes."""
 
-    def __init__(self, spec: JobSpec, kit: Kit, place: Place, session: Session, *, statistics: stats.Statistics, sink: Sink | None) -> None:
+    def __init__(
+        self, spec: JobSpec, kit: Kit, place: Place, session: Session, *, statistics: stats.Statistics, sink: GuardedSinks
+    ) -> None:
         self._collector = stats.Collector(statistics=statistics)
         self._spec, self._kit, self._place, self._session = spec, kit, place, session
         self._sink = sink
@@ -46,6 +48,11 @@ class Recorder:
     def waited(self, seconds: float) -> None:
         """The host waited that long for pictures."""
         stats.report("data_wait_s", seconds)
+
+    def spent(self, seconds: Mapping[str, float]) -> None:
+        """What the ledger booked since the last row on this rank; a row shows the mean of all ranks."""
+        for name, value in seconds.items():
+            stats.report(f"time_{name}_s", value)
 
     def loaded(self, *, substituted: int) -> None:
         """Books how many pictures of this rank's batch could not be read and were replaced."""
@@ -87,7 +94,7 @@ class Recorder:
         row |= self._collector.means()
         if SUBSTITUTED in row:  # a count of the interval over all ranks
             row[SUBSTITUTED] = round(row[SUBSTITUTED] * self._collector.num(SUBSTITUTED))
-        row |= self._extra
+        row |= self._extra | _productive_share(row)
         row["param_norm"] = float(torch.nn.utils.get_total_norm(list(state.model.parameters())))
         row["lr"] = lr
         if state.scale.log2 is not None:
@@ -97,19 +104,18 @@ class Recorder:
         row["attempt"] = self._place.attempt
         row["time"] = time.time()
         self._extra = {}
-        if self._sink is not None:
-            self._sink.row(row)
+        self._sink.row(row)
+        if self._session.rank == 0:
             self._session.progress(row)
 
     def pictures(self, name: str, pictures: Tensor) -> None:
         """Pictures [N, C, H, W] uint8, equal on all ranks, shown as one grid."""
-        if self._sink is not None:
+        if self._session.rank == 0:
             self._sink.picture(name, self._kit.state.step, sheet(pictures, columns=math.ceil(math.sqrt(len(pictures)))))
 
     def close(self) -> None:
         """Ends the sinks."""
-        if self._sink is not None:
-            self._sink.close()
+        self._sink.close()
 
     def _judge(self) -> None:
         health = self._kit.state.health
@@ -127,6 +133,13 @@ class Recorder:
                 + (f"; non-finite losses at timesteps {bad[:8]}" if bad else ""),
                 fix="a smaller optim.lr, optim.clip_norm, or optim.precision float32; optim.max_nonfinite_steps sets how many are borne",
             )
+
+
+def _productive_share(row: Mapping[str, float | int]) -> dict[str, float]:
+    """The part of the interval in which steps were computed, out of what the ledger booked."""
+    seconds = {name: float(value) for name, value in row.items() if name.startswith("time_")}
+    total = sum(seconds.values())
+    return {"productive_share": seconds["time_productive_s"] / total} if total else {}
 
 
 def _memory_gib(device: torch.device) -> float:

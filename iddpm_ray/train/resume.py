@@ -18,6 +18,7 @@ from iddpm_ray.parallel.collective import Group, broadcast_bytes
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.stats.saved import SavedStatistics
+from iddpm_ray.train.attempt import say_begun
 from iddpm_ray.train.begin import begin_from
 from iddpm_ray.train.conditions import changed
 from iddpm_ray.train.directory import Place
@@ -65,7 +66,7 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
         if difference is not None:
             session.say(difference)
     if session.rank == 0:
-        attempts.begin_attempt(place.url, place.attempt, began_from=restored.checkpoint, info={**place.info, "conditions": kit.conditions})
+        say_begun(place, begun, conditions=kit.conditions)
     return [*_earlier(place), begun]
 
 

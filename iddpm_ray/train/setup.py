@@ -49,11 +49,19 @@ class Kit:
     conditions: dict[str, str]
 
 
-def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch: Callable[[str, int], int | None]) -> Kit:
+def make(
+    spec: JobSpec,
+    session: Session,
+    *,
+    sources: Sources,
+    known_microbatch: Callable[[str, int], int | None],
+    phase: Callable[[str], None] = lambda name: None,
+) -> Kit:
     """Everything before the checkpoint is read: network, optimiser, averages, resampler, data parallelism settled.
 
     Args:
         known_microbatch: given device and slice, what an earlier attempt found on them; asked for `microbatch: auto` alone.
+        phase: told the name of each part of the start, and of every step, as it begins.
     """
     _set_precision(spec)
     device, global_batch = session.device, spec.train.global_batch
@@ -65,6 +73,7 @@ def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch:
     augmentation = _augmentation(spec, num_classes=num_classes)
     autocast = AUTOCAST[spec.optim.precision]
     rehearsal = Rehearsal(diffusion, spec.picture_shape(), augmentation, autocast, device)
+    phase("compile")
     known = known_microbatch(device_model(device), max(counts)) if spec.optim.microbatch == "auto" else None
     microbatch = find_microbatch(
         spec.optim.microbatch,
@@ -82,10 +91,11 @@ def make(spec: JobSpec, session: Session, *, sources: Sources, known_microbatch:
         seed=spec.run.seed,
         rank=session.rank,
         world_size=session.world_size,
-        phase=session.phase,
+        phase=phase,
     )
     replica = replicate(network, device=device)
     settle(replica, lambda: rehearsal.backward(replica, samples=min(microbatch.samples, counts[session.rank])))
+    phase("build")
     parameters = list(network.parameters())
     kl = spec.diffusion.loss in ("kl", "rescaled_kl")
     learned = spec.diffusion.variance in ("learned", "learned_range")

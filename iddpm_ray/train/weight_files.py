@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 
 import torch
@@ -35,6 +36,12 @@ def read_state_dict(data: bytes, *, name: str) -> dict[str, Tensor]:
 
 def _read_pickle(data: bytes, *, name: str) -> Mapping[str, Tensor]:
     try:
+        packed = zipfile.is_zipfile(io.BytesIO(data)) and sum(part.file_size for part in zipfile.ZipFile(io.BytesIO(data)).infolist())
+    except Exception:  # as below
+        raise CheckpointError(f"{name} is damaged, or no file of torch.save", fix=_NO_STATE_DICT) from None
+    if packed > len(data):  # torch.save compresses nothing
+        raise CheckpointError(f"{name} has {len(data)} bytes and would unpack to {packed}, and was refused", fix=_NO_STATE_DICT)
+    try:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         asked = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -52,6 +59,8 @@ def _read_safetensors(data: bytes, *, name: str) -> Mapping[str, Tensor]:
     """The format is a little-endian length, a JSON header of that length, and the bytes that it points into."""
     try:
         begin = 8 + int.from_bytes(data[:8], "little")
+        if begin > len(data):
+            raise ValueError
         header = json.loads(data[8:begin])
         header.pop("__metadata__", None)
         return {key: _tensor(entry, body=memoryview(data)[begin:]) for key, entry in header.items()}

@@ -70,6 +70,8 @@ def test_uncommitted_rows_stay_away_and_close_is_safe_twice(tmp_path: Path) -> N
         ("lr", "optimiser/lr"),
         ("images_per_second", "speed/images_per_second"),
         ("data_wait_s", "speed/data_wait_s"),
+        ("time_productive_s", "time/time_productive_s"),
+        ("productive_share", "time/productive_share"),
         ("memory_gib", "speed/memory_gib"),
         ("validation_loss", "validation/validation_loss"),
         ("attempt", "other/attempt"),

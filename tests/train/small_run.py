@@ -14,7 +14,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from iddpm_ray.checkpoint.commit import complete, read_marker
-from iddpm_ray.checkpoint.dcp import load, read_index
+from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.parallel.collective import broadcast_bytes
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.sinks.rows import volatile

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from iddpm_ray.checkpoint.commit import complete, read_marker
-from iddpm_ray.checkpoint.dcp import load, read_index
+from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.errors import CheckpointError, SpecError, UserError
 from iddpm_ray.train.session import LocalSession
 

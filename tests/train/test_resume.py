@@ -58,6 +58,7 @@ def test_resume_is_bitwise_with_two_ranks(pictures: Path) -> None:
     check(pictures, 2, [("backward", 9), ("save", 2)])
 
 
+@pytest.mark.slow
 def test_resume_is_bitwise_with_four_ranks(pictures: Path) -> None:
     check(pictures, 4, [("update", 6)])
 
@@ -69,6 +70,7 @@ def test_resume_is_bitwise_at_ten_random_kill_points(pictures: Path, world_size:
     check(pictures, world_size, kill_points(10, seed=world_size))
 
 
+@pytest.mark.slow
 def test_killed_twice_in_a_row_and_still_the_same(pictures: Path) -> None:
     undisturbed, spec = spec_named(pictures, "whole-once"), spec_named(pictures, "killed-twice")
     attempt(undisturbed, 1)
