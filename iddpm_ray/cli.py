@@ -9,6 +9,7 @@ from typing import Any
 
 from iddpm_ray import presets, storage
 from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.spec.checks import CREDENTIALS
 from iddpm_ray.spec.names import closest
 from iddpm_ray.spec.overrides import field_suggestion, is_field, override
 from iddpm_ray.spec.schema import json_schema
@@ -141,6 +142,7 @@ class _Words:
 
 
 def _unknown_option(word: str) -> SpecError:
+    word = storage.without_secrets(word)
     name, _, value = word.lstrip("-").partition("=")
     if "." in name:
         return SpecError(f"there is no option {word}", fix=f"a field is set without dashes: {name}={value or 'VALUE'}")
@@ -162,6 +164,8 @@ def _base(words: _Words) -> tuple[dict[str, Any], str]:
 def _read(url: str) -> dict[str, Any]:
     """The mapping in a file, laid over the preset that it names."""
     shown = storage.shown(url)
+    if storage.carries_credentials(url):
+        raise SpecError("the URL of the spec", value=shown, fix=CREDENTIALS)
     try:
         data = storage.read_bytes(url)
     except UserError:
@@ -209,4 +213,4 @@ def _complete(given: Mapping[str, Any], argv: Sequence[str]) -> JobSpec:
         if not missing:
             raise
         command = f"python jobs/train.py {shlex.join([*argv, *(f'{path}={_EXAMPLES[path]}' for path in missing)])}"
-        raise SpecError(f"{error}\nfor example: {command}") from None
+        raise SpecError(f"{error}\nfor example: {storage.without_secrets(command)}") from None

@@ -82,6 +82,9 @@ class Plan:
             f"{_bytes(cost.activation_bytes)} activations a picture x {samples}" + ("" if self.microbatch else ", or less"),
             "checkpoint": f"{_bytes(cost.checkpoint_bytes)} each, every {keep.every}, newest {keep.keep_last} kept{every}",
         }
+        price = self.spec.cluster.price_per_worker_hour
+        if price is not None:
+            lines["price"] = f"{price:,.4g} an hour for a worker, {high * price:,.4g} an hour for {high}"
         return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
 

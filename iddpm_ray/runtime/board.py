@@ -1,11 +1,13 @@
-"""The small actor between driver and workers: wishes go down, rows and lines come up; nothing waits on it."""
+"""The small actor between driver and workers: wishes go down, rows, lines and pulses come up; nothing waits on it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
+from iddpm_ray.runtime.pulse import Heard, Listener, Pulse
 from iddpm_ray.train.session import Wish
 
 
@@ -16,23 +18,23 @@ class News:
     Attributes:
         row: the newest row of numbers, if any came.
         lines: what was said, in order.
-        phases: for each rank that spoke, its step and phase.
+        heard: the last pulse of each rank that has spoken.
     """
 
     row: dict[str, Any] | None = None
     lines: list[str] = field(default_factory=list)
-    phases: dict[int, str] = field(default_factory=dict)
+    heard: dict[int, Heard] = field(default_factory=dict)
 
 
 @ray.remote(num_cpus=0)
 class Board:
-    """One a job, held by the driver; its methods return at once."""
+    """One an attempt, held by the driver on its own node; its methods return at once."""
 
     def __init__(self) -> None:
         self._wish = Wish.NONE
         self._row: dict[str, Any] | None = None
         self._lines: list[str] = []
-        self._phases: dict[int, str] = {}
+        self._listener = Listener()
 
     def ask(self, wish: Wish) -> None:
         """The driver wants something of the run."""
@@ -52,12 +54,12 @@ class Board:
         """A line for the person watching."""
         self._lines.append(line)
 
-    def post_phase(self, rank: int, phase: str) -> None:
-        """Where a rank is, for the report if it dies there."""
-        self._phases[rank] = phase
+    def post_pulse(self, pulse: Pulse) -> None:
+        """A sign of life from a rank; ages are by this actor's clock alone."""
+        self._listener.hear(pulse, now=time.monotonic())
 
     def news(self) -> News:
         """What came up since the last call."""
-        news = News(self._row, self._lines, dict(self._phases))
+        news = News(self._row, self._lines, self._listener.heard(now=time.monotonic()))
         self._row, self._lines = None, []
         return news

@@ -1,13 +1,15 @@
 """Joins the job's cluster or starts an embedded one, and counts what it has against what the run asks for."""
 
 import logging
+import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
+from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iddpm_ray import storage
@@ -28,11 +30,18 @@ RAY_SETTINGS = {
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a cluster has, in all: logical CPUs and GPUs, and live nodes."""
+    """What the live nodes of a cluster that are not being drained have: logical CPUs and GPUs, in all and of each node."""
 
     cpus: float
     gpus: float
     nodes: int
+    each: tuple[tuple[float, float], ...] = ()
+
+    def seats(self, *, cpus: float, gpus: float) -> float:
+        """How many workers that need so much on one node can sit; without knowledge of nodes, any number."""
+        if not self.each:
+            return math.inf
+        return sum(min(have_cpus // cpus, have_gpus // gpus if gpus else math.inf) for have_cpus, have_gpus in self.each)
 
 
 @contextmanager
@@ -41,14 +50,16 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.cluster.start_timeout_s)
-    address = spec.cluster.address or os.environ.get("RAY_ADDRESS") or None
+    address = _address(spec)
+    if address is None:
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # nobody drains the one node of an embedded Ray
     if ray.is_initialized():
         yield capacity()
         return
     if address is None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         store = None if spec.cluster.object_store_gib is None else int(spec.cluster.object_store_gib * 2**30)
-        ray.init(address="local", log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
     else:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
@@ -57,10 +68,32 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
         ray.shutdown()
 
 
+def embedded(spec: JobSpec) -> bool:
+    """Whether the run brings its own Ray, which is one node for good."""
+    return _address(spec) is None
+
+
+def _address(spec: JobSpec) -> str | None:
+    return spec.cluster.address or os.environ.get("RAY_ADDRESS") or None
+
+
 def capacity() -> Capacity:
-    """The cluster's totals now."""
-    total = ray.cluster_resources()
-    return Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), sum(1 for node in ray.nodes() if node["Alive"]))
+    """What there is now."""
+    gone = leaving_nodes()
+    usable = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in gone]
+    each = tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in usable)
+    return Capacity(sum(cpus for cpus, _ in each), sum(gpus for _, gpus in each), len(each), each)
+
+
+def leaving_nodes() -> set[str]:
+    """Nodes that are being drained."""
+    return set(state.get_draining_nodes())
+
+
+def gone_nodes(nodes: Iterable[str]) -> set[str]:
+    """Those of the nodes that are dead or being drained."""
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return (set(nodes) - alive) | (set(nodes) & leaving_nodes())
 
 
 def check_shared(url: str) -> None:
@@ -101,7 +134,8 @@ def check_fits(spec: JobSpec, *, have: Capacity) -> int:
     low, high = cluster.worker_range()
     for workers in range(high, low - 1, -1):
         cpus = workers * cluster.cpus_per_worker + max(data.tasks, workers) * data.cpus_per_task
-        if cpus <= have.cpus and workers * cluster.gpus_per_worker <= have.gpus:
+        seats = have.seats(cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker)
+        if cpus <= have.cpus and workers * cluster.gpus_per_worker <= have.gpus and workers <= seats:
             return workers
     tasks = max(data.tasks, low)
     cpus, gpus = low * cluster.cpus_per_worker + tasks * data.cpus_per_task, low * cluster.gpus_per_worker

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+from ray.exceptions import RayError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
 
 from iddpm_ray import storage
 from iddpm_ray.errors import TrainError, UserError
+from iddpm_ray.runtime.budget import Why
 
 # What the ranks that are left say when one of them has gone: not the cause.
 _ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "Gloo connectFullMesh")
@@ -17,14 +20,19 @@ class Ending:
     """How an attempt, and with it perhaps the run, ended.
 
     Attributes:
-        why: `finished`, `stopped` (somebody asked), `failed` (another try may help) or `refused` (the same error would come again).
+        why: `finished`; `stopped` (somebody asked); `preempted`, `grown` or `lost` (machines went or came); `failed` or `hung` (another
+            try may help); `refused` (the same error would come again).
         step: updates completed, where known.
-        error: what went wrong, with the rank it came from; None for the first two.
+        error: what went wrong, with the rank it came from; None where nothing did.
+        cause: why it ended, in a sentence for people; empty where `why` says it all.
+        died: whether a process or its connection was lost, and not the program's own error: perhaps its machine has gone.
     """
 
-    why: str
+    why: Why
     step: int | None = None
     error: UserError | None = None
+    cause: str = ""
+    died: bool = False
 
     def describe(self, url: str) -> str:
         """One line for the person who started the run."""
@@ -43,6 +51,11 @@ def classify(outcome: Any, error: BaseException | None) -> Ending:
         return Ending(outcome.why, outcome.step)
     if isinstance(error, WorkerGroupError):
         return _of_workers(error.worker_failures)
+    if isinstance(error, PreemptionError):
+        return Ending("preempted", cause="the machines went before the workers had left")
+    if isinstance(error, ControllerError) and isinstance(error.controller_failure, WorkerGroupStartupTimeoutError):
+        reason = "the workers did not all start within cluster.start_timeout_s"
+        return Ending("lost", error=TrainError(reason, fix="raise it, or see what else the cluster is busy with"), cause=reason)
     if isinstance(error, ControllerError):
         return Ending("failed", error=TrainError(f"Ray could not start the workers, or lost them: {_first_line(error.controller_failure)}"))
     if isinstance(error, Exception):
@@ -58,8 +71,9 @@ def _of_workers(failures: dict[int, Exception]) -> Ending:
     rank = min(originals, key=lambda rank: (any(echo in str(originals[rank]) for echo in _ECHOES), rank))
     failure = originals[rank]
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
-        return Ending("failed", error=TrainError(f"rank {rank}: its process has died"))
-    return Ending("failed", error=TrainError(f"rank {rank}: {type(failure).__name__}: {_first_line(failure)}"))
+        return Ending("failed", error=TrainError(f"rank {rank}: its process has died"), died=True)
+    died = isinstance(failure, RayError) or any(echo in str(failure) for echo in _ECHOES)
+    return Ending("failed", error=TrainError(f"rank {rank}: {type(failure).__name__}: {_first_line(failure)}"), died=died)
 
 
 def original(failure: BaseException) -> BaseException:
@@ -72,4 +86,4 @@ def original(failure: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+    return storage.without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))[:300]

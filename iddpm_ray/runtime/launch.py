@@ -1,31 +1,26 @@
 """From a spec to a finished run: one worker group is one attempt, and the driver keeps count of them."""
 
-import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.attempts import end_attempt
-from iddpm_ray.errors import TrainError
-from iddpm_ray.runtime import cluster, worker
-from iddpm_ray.runtime.board import Board, News
-from iddpm_ray.runtime.ending import Ending, classify
+from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.errors import SpecError, TrainError
+from iddpm_ray.runtime import cluster
+from iddpm_ray.runtime.attempt import POLL_SECONDS, Watch, run_attempt
+from iddpm_ray.runtime.budget import Budget
+from iddpm_ray.runtime.ending import Ending
+from iddpm_ray.runtime.growth import Demand
+from iddpm_ray.runtime.hold import Hold, take_hold
 from iddpm_ray.runtime.progress import Display, signals_to
 from iddpm_ray.runtime.stream import put_manifest
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.directory import Opening, take_place, write_run
 from iddpm_ray.train.session import Wish
-
-POLL_SECONDS = 0.3
 
 
 def run(opening: Opening) -> Ending:
@@ -40,12 +35,17 @@ def run(opening: Opening) -> Ending:
     timed = spec.train.duration.unit == "minutes"
     display = Display(None if timed else spec.train.duration.samples(batch, rows), enabled=spec.log.progress)
     with cluster.connected(spec) as have:
-        cluster.check_fits(spec, have=have)
+        if cluster.embedded(spec):
+            cluster.check_fits(spec, have=have)  # it will never be larger
         cluster.check_shared(opening.url)
-        write_run(opening)
-        driver = Driver(spec, opening, show=display.line, show_row=display.row)
-        with signals_to(driver.stop, display.line):
-            return driver.run()
+        hold = take_hold(opening.url, say=display.line)
+        try:
+            write_run(opening)
+            driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold)
+            with signals_to(driver.stop, display.line):
+                return driver.run()
+        finally:
+            hold.release()
 
 
 @dataclass
@@ -56,7 +56,10 @@ class Driver:
     opening: Opening
     show: Callable[[str], None]
     show_row: Callable[[dict[str, Any]], None]
+    hold: Hold | None = None
     _stop: bool = False  # no Event: its lock may be held by the very thread that the signal interrupts
+    _began: float = field(default_factory=time.monotonic)
+    _begun: bool = False
 
     def stop(self) -> None:
         """Asks the run to finish its step, save and end."""
@@ -69,93 +72,119 @@ class Driver:
             UserError: the original error, once trying again is pointless.
         """
         manifest = put_manifest(self.opening.manifest)
-        failures = 0
+        budget = Budget(self.spec.cluster.max_failures, self.spec.cluster.max_fruitless)
         while True:
+            before = self._newest()
             ending = self._attempt(manifest)
-            if ending.error is None:
+            if ending.why in ("finished", "stopped"):
                 return ending
-            if ending.why == "refused" or self._stop:
+            if ending.why in ("preempted", "grown", "lost") and self._over():
+                return Ending("stopped", self._newest()[1])
+            if ending.error is not None and (ending.why == "refused" or self._over()):
                 raise ending.error
-            failures += 1
-            most = self.spec.cluster.max_failures
-            if failures > most:
+            verdict = budget.after(ending.why, progressed=self._newest() > before)
+            if not verdict.again:
                 raise TrainError(
-                    f"{ending.error}; attempts that failed: {failures}",
-                    fix="mend the cause, or raise cluster.max_failures; then start again",
+                    f"{ending.error or ending.cause}; {verdict.account}", fix="mend the cause, or raise that limit; then start again"
                 )
-            self.show(f"attempt failed: {ending.error}; going on from the newest checkpoint ({failures} of {most} failures allowed)")
-            self._pause(min(30.0, 0.5 * 2**failures))
-            if self._stop:
-                return Ending("stopped", ending.step)
+            self.show(f"{_told(ending)}; going on from the newest checkpoint" + (f" ({verdict.account})" if verdict.account else ""))
+            self._pause(verdict.pause_s)
+            if self._over():
+                return Ending("stopped", self._newest()[1])
+
+    def _over(self) -> bool:
+        """Whether the run is to end: somebody asked, or its hours are up."""
+        hours = self.spec.cluster.max_hours
+        return self._stop or (hours is not None and time.monotonic() - self._began >= 3600 * hours)
+
+    def _newest(self) -> tuple[int, int]:
+        """Attempt and step of the last complete checkpoint; not the highest step, which may be damaged and behind us."""
+        return max(((checkpoint.attempt, checkpoint.step) for checkpoint in complete(self.opening.url)), default=(0, 0))
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stop and time.monotonic() < until:
+        while not self._over() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
 
     def _attempt(self, manifest: ray.ObjectRef) -> Ending:
-        workers = cluster.check_fits(self.spec, have=cluster.capacity())
-        place = take_place(self.opening, info={"workers": workers, "began": time.time()})
-        board: Any = Board.remote()  # pyright knows no methods of a handle
-        scratch = tempfile.mkdtemp(prefix="iddpm-")
-        assignment = worker.Assignment(self.spec, place, board, [manifest])
-        trainer = make_trainer(self.spec, assignment, workers=workers, scratch=scratch)
-        box: dict[str, Any] = {}
-        thread = threading.Thread(target=_fit, args=(trainer, box), daemon=True)  # the main thread keeps the signals
-        thread.start()
-        asked = False
-        while thread.is_alive():
-            thread.join(timeout=POLL_SECONDS)
-            if self._stop and not asked:
-                asked = True
-                board.ask.remote(Wish.STOP)
-            self._relay(board)
-        self._relay(board)
-        shutil.rmtree(scratch, ignore_errors=True)
-        ray.kill(board)
-        ending = classify(box.get("outcome"), box.get("error"))
-        error = None if ending.error is None else str(ending.error)
-        end_attempt(self.opening.url, place.attempt, info={"why": ending.why, "step": ending.step, "error": error, "ended": time.time()})
-        return ending
-
-    def _relay(self, board: Any) -> None:
+        workers = self._room()
+        if workers == 0:
+            return Ending("stopped", self._newest()[1])
+        lease = None if self.hold is None else self.hold.lease
+        info = {"workers": workers, "began": time.time(), "driver": None if lease is None else lease.term}
+        place = take_place(self.opening, info=info, lease=lease)
+        self._begun = True
+        missing = 0 if cluster.embedded(self.spec) else self.spec.cluster.worker_range()[1] - workers
+        demand = Demand(self.spec, missing=missing)
+        watch = Watch(
+            wishes=lambda age_s, ranks: self._wishes(demand, age_s=age_s, seated=ranks == workers, workers=workers),
+            lost=lambda: None if self.hold is None else self.hold.lost,
+            show=self.show,
+            show_row=self.show_row,
+        )
         try:
-            news: News = ray.get(board.news.remote(), timeout=5)
-        except (GetTimeoutError, RayActorError):
-            return
-        for line in news.lines:
-            self.show(line)
-        if news.row is not None:
-            self.show_row(news.row)
+            return run_attempt(self.spec, place, workers=workers, manifest=manifest, watch=watch)
+        finally:
+            demand.release()
+
+    def _wishes(self, demand: Demand, *, age_s: float, seated: bool, workers: int) -> Wish:
+        wish = Wish.STOP if self._over() else Wish.NONE
+        if seated:
+            demand.make()  # sooner it would take the seats of this attempt's own workers
+        if age_s >= self.spec.cluster.grow_every_s and demand.came():
+            if self._seats() > workers:
+                wish |= Wish.LEAVE
+            else:
+                demand.release()  # what came is no room for a worker, but may be what the decoding of pictures needs
+        return wish
+
+    def _seats(self) -> int:
+        """How many workers the cluster could seat now; 0 where not even the smallest number."""
+        try:
+            return cluster.check_fits(self.spec, have=cluster.capacity())
+        except SpecError:
+            return 0
+
+    def _room(self) -> int:
+        """Workers for the next attempt; waits for machines where the cluster may get some. 0: the run is to end instead.
+
+        Raises:
+            SpecError: there is no room, and none came in `cluster.start_timeout_s`; only before the first attempt.
+        """
+        try:
+            return cluster.check_fits(self.spec, have=cluster.capacity())
+        except SpecError as error:
+            if cluster.embedded(self.spec):
+                raise
+            refusal = error
+        patience = self.spec.cluster.start_timeout_s
+        limit = "" if self._begun else f" up to {patience} s (cluster.start_timeout_s)"
+        self.show(f"waiting{limit} for room: {refusal.what}")
+        demand = Demand(self.spec, missing=self.spec.cluster.worker_range()[1])
+        demand.make()
+        try:
+            until = time.monotonic() + patience
+            while (self._begun or time.monotonic() < until) and not self._over():  # a run that has begun waits for its machines
+                time.sleep(POLL_SECONDS)
+                try:
+                    return cluster.check_fits(self.spec, have=cluster.capacity())
+                except SpecError as error:
+                    refusal = error
+        finally:
+            demand.release()
+        if self._over():
+            return 0
+        raise refusal
 
 
-def make_trainer(spec: JobSpec, assignment: worker.Assignment, *, workers: int, scratch: str) -> TorchTrainer:
-    """Everything Ray is told; it keeps no state of ours and restarts nothing by itself."""
-    resources = {"CPU": spec.cluster.cpus_per_worker}
-    if spec.cluster.gpus_per_worker:
-        resources["GPU"] = spec.cluster.gpus_per_worker
-    return TorchTrainer(
-        worker.run,
-        train_loop_config={"assignment": assignment},
-        scaling_config=ScalingConfig(
-            num_workers=workers,
-            use_gpu=spec.cluster.gpus_per_worker > 0,
-            resources_per_worker=resources,
-            placement_strategy=spec.cluster.placement.upper(),
-            accelerator_type=spec.cluster.accelerator_type,
-        ),
-        run_config=RunConfig(
-            name=f"{spec.run.name}-{assignment.place.attempt:04d}",
-            storage_path=scratch,
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
-            worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(spec.cluster.threads_per_worker)}},
-        ),
-        torch_config=TorchConfig(timeout_s=int(spec.cluster.collective_timeout_s)),
-    )
-
-
-def _fit(trainer: TorchTrainer, box: dict[str, Any]) -> None:
-    try:
-        box["outcome"] = trainer.fit().return_value
-    except BaseException as error:  # a thread has no other way to hand it over
-        box["error"] = error
+def _told(ending: Ending) -> str:
+    """An ending that is not the run's, for the person watching."""
+    match ending.why:
+        case "grown":
+            return f"room for more workers: saved step {ending.step}"
+        case "preempted":
+            return f"preempted: {ending.cause}"
+        case "lost":
+            return f"machine lost: {ending.cause}"
+        case _:
+            return f"attempt failed: {ending.error}"

@@ -1,7 +1,9 @@
 """The loop's session inside a Ray Train worker."""
 
+import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +13,16 @@ import ray.train.torch
 import torch
 from ray.actor import ActorHandle
 
-from iddpm_ray.train.session import Wish
+from iddpm_ray.runtime.pulse import Pulse
+from iddpm_ray.train.session import Notice, Wish
 
 POLL_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+PULSE_SECONDS = 1.0
+# Ray needs this long to see that all ranks have left; a machine that goes before counts as lost.
+FAREWELL_S = 3.0
+# Ray grants this long when a machine is drained without a deadline.
+UNKNOWN_DEADLINE_S = 120.0
 
 
 @dataclass
@@ -24,19 +33,30 @@ class RaySession:
     rank: int
     world_size: int
     device: torch.device
+    may_be_preempted: bool = False
     _wish: Wish = Wish.NONE
     _pending: Any = None
     _asked: float = 0.0
-    _phase: str = field(default="start")
+    _looked: float = field(default_factory=time.monotonic)
+    _moves: int = 0
+    _phase: str = "start"
+    _noticed: float | None = None
+    _report: Callable[[], Mapping[str, Any]] | None = None
 
     @classmethod
-    def here(cls, board: ActorHandle) -> "RaySession":
-        """The session of the worker that calls."""
+    def here(cls, board: ActorHandle, *, may_be_preempted: bool) -> "RaySession":
+        """The session of the worker that calls; from now on its pulse goes to the board.
+
+        Args:
+            may_be_preempted: whether machines of this cluster can be drained.
+        """
         context = ray.train.get_context()
-        return cls(board, context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device())
+        session = cls(board, context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device(), may_be_preempted)
+        threading.Thread(target=session._beat, name="pulse", daemon=True).start()
+        return session
 
     def wish(self) -> Wish:
-        """What the board wanted when last asked; a wish to save is handed on once."""
+        """What the board wanted when last asked, a wish to save once; and once a second, a look for notices of preemption."""
         if self.rank != 0:
             return Wish.NONE
         now = time.monotonic()
@@ -47,13 +67,29 @@ class RaySession:
             self._pending = None
         wish = self._wish
         self._wish &= ~Wish.SAVE
+        if self.may_be_preempted and now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            wish |= Wish.LOOK
         return wish
 
+    def notice(self) -> Notice | None:
+        """What Ray knows of machines that are being drained; a barrier of a few milliseconds."""
+        info = ray.train.get_preemption_info()
+        if info is None:
+            return None
+        if self._noticed is None:
+            self._noticed = time.time()
+        told = self._noticed + UNKNOWN_DEADLINE_S if info.deadline_ms is None else info.deadline_ms / 1000
+        return Notice(told - time.time() - FAREWELL_S, tuple(sorted(info.preempted_ranks)), float(info.deadline_ms or 0))
+
     def phase(self, name: str) -> None:
-        """Remembers where this rank is; told to the board only at phases longer than a step."""
+        """Remembers where this rank is, for its next pulse."""
         self._phase = name
-        if name in ("load", "first step", "save", "stop"):
-            self.board.post_phase.remote(self.rank, name)
+        self._moves += 1
+
+    def follow(self, report: Callable[[], Mapping[str, Any]]) -> None:
+        """Keeps what to ask."""
+        self._report = report
 
     def progress(self, row: Mapping[str, object]) -> None:
         """Sends a row up."""
@@ -63,3 +99,10 @@ class RaySession:
         """Sends a line up, from rank 0 only: all ranks say the same."""
         if self.rank == 0:
             self.board.post_line.remote(message)
+
+    def _beat(self) -> None:
+        node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
+        while True:
+            report = {"phase": self._phase} if self._report is None else self._report()
+            self.board.post_pulse.remote(Pulse(self.rank, self._moves, node, pid, self._noticed, report))
+            time.sleep(PULSE_SECONDS)

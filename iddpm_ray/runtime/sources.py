@@ -1,11 +1,14 @@
-"""Pictures of one rank decoded by Ray Data tasks anywhere in the cluster; the few held-out ones by the worker itself."""
+"""Pictures of one rank decoded by Ray Data tasks anywhere in the cluster; the first ones and the held-out ones by the worker itself."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import ray
+from ray.exceptions import RayError
 
 from iddpm_ray.data.batch import Batch
+from iddpm_ray.runtime.bridge import bridged
 from iddpm_ray.runtime.stream import Tasks, open_stream
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.sources import LocalSources
@@ -32,4 +35,8 @@ class RaySources(LocalSources):
     def batches(self, *, start_step: int, stop_step: int | None) -> Generator[Batch, None, None]:
         """This rank's slice of every step from `start_step` on."""
         assert self.reference is not None
-        return open_stream(self.reference, self.share, start_step=start_step, stop_step=stop_step, tasks=self.cluster_tasks)
+        near = partial(super().batches, stop_step=stop_step)
+        far = partial(open_stream, self.reference, self.share, stop_step=stop_step, tasks=self.cluster_tasks)
+        return bridged(
+            lambda step: near(start_step=step), lambda step: far(start_step=step), start_step=start_step, broken=(RayError, RuntimeError)
+        )

@@ -80,26 +80,32 @@ def open_stream(
     in_flight = tasks.of_rank(share) + tasks.prefetch_blocks + 1
     expected = start_step
     upcoming: Future[Generator[Block, None, None]] | None = None
-    with ThreadPoolExecutor(1, thread_name_prefix="next-segment") as pool:
-        try:
-            segment = next(segments, None)
-            upcoming = pool.submit(begin, segment) if segment else None
-            while upcoming is not None:
-                left, current, upcoming = len(segment or ()), upcoming.result(), None
-                began = time.monotonic()
-                with closing(current):
-                    for used, block in enumerate(current, start=1):
-                        left -= 1
-                        soon = left < in_flight or left * (time.monotonic() - began) / used < _HEAD_START_S
-                        if upcoming is None and soon and (segment := next(segments, None)):
-                            upcoming = pool.submit(begin, segment)
-                        for batch in cut(block):
-                            assert (batch.step, batch.rank, len(batch.rows)) == (expected, share.rank, share.rows_per_step)
-                            expected += 1
-                            yield batch
-        finally:
-            if upcoming is not None and not upcoming.cancel() and upcoming.exception() is None:
-                upcoming.result().close()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="next-segment")
+    try:
+        segment = next(segments, None)
+        upcoming = pool.submit(begin, segment) if segment else None
+        while upcoming is not None:
+            left, current, upcoming = len(segment or ()), upcoming.result(), None
+            began = time.monotonic()
+            with closing(current):
+                for used, block in enumerate(current, start=1):
+                    left -= 1
+                    soon = left < in_flight or left * (time.monotonic() - began) / used < _HEAD_START_S
+                    if upcoming is None and soon and (segment := next(segments, None)):
+                        upcoming = pool.submit(begin, segment)
+                    for batch in cut(block):
+                        assert (batch.step, batch.rank, len(batch.rows)) == (expected, share.rank, share.rows_per_step)
+                        expected += 1
+                        yield batch
+    finally:
+        if upcoming is not None and not upcoming.cancel():
+            upcoming.add_done_callback(_close)  # nobody waits for a dataset to begin only to be closed
+        pool.shutdown(wait=False)
+
+
+def _close(begun: Future[Generator[Block, None, None]]) -> None:
+    if begun.exception() is None:
+        begun.result().close()
 
 
 def _segments(share: Share, *, start_step: int, stop_step: int | None) -> Iterator[list[range]]:

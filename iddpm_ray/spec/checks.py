@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from iddpm_ray import storage
 from iddpm_ray.spec.cluster import ClusterSpec
 from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
@@ -15,10 +16,14 @@ from iddpm_ray.spec.respacing import count_timesteps
 from iddpm_ray.spec.run import RunSpec
 from iddpm_ray.spec.sample import SampleSpec
 
+CREDENTIALS = (
+    "holds credentials, and a URL is saved and shown: leave them to the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, "
+    "fsspec's configuration) or to the role of the machine"
+)
 GROUPS = 32  # of every group normalisation
 
 
-def check_names(run: RunSpec, data: DataSpec, init: InitSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+def check_names(run: RunSpec, data: DataSpec, init: InitSpec, optim: OptimSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     """Names and URLs that could never be opened by all workers."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run.name) or ".." in run.name:
         yield Problem(
@@ -28,12 +33,15 @@ def check_names(run: RunSpec, data: DataSpec, init: InitSpec, cluster: ClusterSp
         ("run.output_dir", run.output_dir),
         ("data.path", data.path),
         ("init.from", init.from_),
+        ("optim.compile_cache", optim.compile_cache),
         ("cluster.address", cluster.address),
     ):
         if url is None:
             continue
         if not url or url != url.strip() or not url.isprintable():
             yield Problem(path, url, "should not be empty, nor hold control characters or spaces at its ends")
+        elif storage.carries_credentials(url):
+            yield Problem(path, storage.shown(url), CREDENTIALS)
         elif any(part.strip().lower().startswith("memory:") for part in url.split("::")):
             yield Problem(
                 path,
@@ -199,6 +207,8 @@ def check_optim(optim: OptimSpec, sample: SampleSpec, *, global_batch: int) -> I
         yield Problem("sample.eta", sample.eta, "has no effect without sample.method=ddim")
     if optim.fp16_scale_growth != OptimSpec().fp16_scale_growth and optim.precision != "fp16":
         yield Problem("optim.fp16_scale_growth", optim.fp16_scale_growth, "has no effect without optim.precision=fp16")
+    if optim.compile_cache is not None and not optim.compile:
+        yield Problem("optim.compile_cache", optim.compile_cache, "has no effect without optim.compile=true")
     if isinstance(optim.microbatch, int) and optim.microbatch > global_batch:
         yield Problem("optim.microbatch", optim.microbatch, f"should be at most train.global_batch, {global_batch}")
 

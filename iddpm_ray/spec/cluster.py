@@ -30,10 +30,28 @@ class ClusterSpec(Section):
     accelerator_type: str | None = may_change(None, "only GPUs of this type, as Ray names them (H100, L4)", unit="text", min_length=1)
     placement: Literal["pack", "spread"] = may_change("pack", "workers on few nodes or on many", unit="choice")
     mesh: MeshSpec = Field(default_factory=MeshSpec, description="how the workers are arranged")
-    max_failures: int = may_change(3, "failed attempts after which the run gives up", unit="failures", ge=0)
+    max_failures: int = may_change(
+        20, "failed attempts that one start of the run tries to mend; lost and preempted machines do not count", unit="failures", ge=0
+    )
+    max_fruitless: int = may_change(
+        3, "attempts in a row that failed, or lost a machine, without a new checkpoint, before the run gives up", unit="attempts", ge=0
+    )
+    max_hours: float | None = may_change(None, "the run saves and stops this long after its start; null: no limit", unit="hours", gt=0)
     collective_timeout_s: float = may_change(120.0, "a worker that waits this long for the others counts as failed", unit="seconds", gt=0)
+    hang_timeout_s: float = may_change(
+        300.0,
+        "a worker silent or stuck for this long has hung: its group is restarted (four times as long before the first step)",
+        unit="seconds",
+        gt=0,
+    )
+    grow_every_s: float = may_change(
+        300.0, "an attempt with fewer workers than it may have lasts at least this long before a larger one follows", unit="seconds", ge=0
+    )
     start_timeout_s: int = may_change(60, "how long to wait for the cluster to have room for the workers", unit="seconds", ge=1)
     object_store_gib: float | None = may_change(None, "object store of an embedded Ray; null: Ray's own choice", unit="GiB", ge=0.1)
+    price_per_worker_hour: float | None = may_change(
+        None, "price of a worker for an hour, in any currency; null: no cost is worked out", unit="money an hour", ge=0
+    )
 
     def worker_range(self) -> tuple[int, int]:
         """Fewest and most workers an attempt may have."""

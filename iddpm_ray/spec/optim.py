@@ -40,6 +40,9 @@ class OptimSpec(Section):
         "highest", "float32 products: highest is exact, high is TF32, medium bfloat16 (where the GPU has them)", unit="choice"
     )
     compile: bool = may_change(False, "compile the network with torch.compile", unit="yes or no")
+    compile_cache: str | None = may_change(
+        None, "directory that keeps compiled code for later starts; null: the run's own", unit="URL", min_length=1
+    )
     channels_last: bool = may_change(False, "keep channels innermost in memory", unit="yes or no")
     deterministic: bool = may_change(
         True, "only deterministic GPU kernels, so that a resume is bitwise; costs some speed", unit="yes or no"

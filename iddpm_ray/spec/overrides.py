@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from iddpm_ray import storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.spec.duration import Duration
 from iddpm_ray.spec.fields import SpecField, fields_of, section_paths
@@ -46,7 +47,11 @@ def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
             result = _placed(result, (*path.split("."), key), item)
         return result
     if path not in known:
-        raise SpecError(path, value=value, fix=f"no such field{suggestion(path, fields=tuple(known), sections=sections)}")
+        raise SpecError(
+            path,
+            value="***" if storage.is_secret_name(path) else storage.without_secrets(value),
+            fix=f"no such field{suggestion(path, fields=tuple(known), sections=sections)}",
+        )
     return _placed(given, tuple(path.split(".")), _read(value, known[path]))
 
 

@@ -8,11 +8,13 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from iddpm_ray import storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.spec.fields import SpecField, fields_of, section_paths
 from iddpm_ray.spec.names import suggestion
 
 _SHOWN = 80  # characters of a value worth repeating
+_READ = 2000  # and worth looking for secrets in
 NOTHING = object()  # where there is no value to show
 
 
@@ -25,7 +27,7 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.fix}" if self.value is NOTHING else f"{self.path} (got {shown(self.value)}): {self.fix}"
+        return f"{self.path}: {self.fix}" if self.value is NOTHING else f"{self.path} (got {shown(self.value, path=self.path)}): {self.fix}"
 
 
 def refuse(problems: Sequence[Problem]) -> None:
@@ -36,17 +38,20 @@ def refuse(problems: Sequence[Problem]) -> None:
     """
     if len(problems) == 1:
         only = problems[0]
-        raise SpecError(only.path, value=None if only.value is NOTHING else shown(only.value), fix=only.fix)
+        raise SpecError(only.path, value=None if only.value is NOTHING else shown(only.value, path=only.path), fix=only.fix)
     if problems:
         raise SpecError(f"the job spec has {len(problems)} problems:" + "".join(f"\n  {problem}" for problem in problems))
 
 
-def shown(value: object) -> str:
-    """A value as a file would hold it, cut to a readable length."""
+def shown(value: object, *, path: str = "") -> str:
+    """A value as a file would hold it, cut to a readable length and without secrets: also where they do not belong."""
+    if storage.is_secret_name(path.rpartition(".")[2]):
+        return "***"
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = repr(value)
+    text = storage.without_secrets(text[:_READ])
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

@@ -50,7 +50,7 @@ class JobSpec(Section):
         """
         batch = self.train.global_batch
         problems = [
-            *checks.check_names(self.run, self.data, self.init, self.cluster),
+            *checks.check_names(self.run, self.data, self.init, self.optim, self.cluster),
             *checks.check_network(self.model, self.data),
             *checks.check_labels(self.model, self.data, self.sample),
             *checks.check_diffusion(self.diffusion, self.sample, self.resampler),

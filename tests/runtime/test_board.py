@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from iddpm_ray.runtime.board import Board, News
+from iddpm_ray.runtime.board import Board
+from iddpm_ray.runtime.pulse import Pulse
 from iddpm_ray.train.session import Wish
 
 
@@ -24,6 +25,9 @@ def test_every_line_is_told_once_in_order_and_of_rows_the_newest() -> None:
     for step in (2, 4):
         it.post_row({"step": step})
         it.post_line(f"line {step}")
-    it.post_phase(1, "save")
-    assert it.news() == News({"step": 4}, ["line 2", "line 4"], {1: "save"})
-    assert it.news() == News(None, [], {1: "save"})
+    it.post_pulse(Pulse(1, 7, "node", 99))
+    news = it.news()
+    assert (news.row, news.lines) == ({"step": 4}, ["line 2", "line 4"])
+    assert news.heard[1].pulse == Pulse(1, 7, "node", 99)
+    news = it.news()
+    assert (news.row, news.lines, list(news.heard)) == (None, [], [1])

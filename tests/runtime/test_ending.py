@@ -9,7 +9,8 @@ from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupTimeoutError,
     WorkerHealthCheckFailedError,
 )
-from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
+from ray.train.v2.api.preemption import PreemptionInfo
 
 from iddpm_ray.errors import CheckpointError, DataError, UserError
 from iddpm_ray.runtime.ending import Ending, classify, original
@@ -93,11 +94,20 @@ class Wordless(Exception):
     """Carries no text."""
 
 
-def test_workers_that_did_not_start_are_a_failure_of_the_cluster() -> None:
+def test_workers_that_did_not_start_are_no_failure_of_the_program() -> None:
     ending = classify(None, ControllerError(WorkerGroupStartupTimeoutError(2)))
+    assert ending.why == "lost"
+    assert "did not all start within cluster.start_timeout_s" in str(ending.error)
+
+
+def test_another_error_of_rays_controller_is_one_line() -> None:
+    ending = classify(None, ControllerError(RuntimeError("it fell over\nand over")))
     assert ending.why == "failed"
-    assert "could not start the workers" in str(ending.error)
-    assert "\n" not in str(ending.error)
+    assert str(ending.error) == "Ray could not start the workers, or lost them: it fell over"
+
+
+def test_a_group_that_ray_ended_at_the_deadline_was_preempted() -> None:
+    assert classify(None, PreemptionError(PreemptionInfo(None, {"node": [1]}), drain_timed_out=True)).why == "preempted"
 
 
 def test_any_other_error_of_ray_may_be_tried_again() -> None:

@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,20 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    workdir = tmp_path_factory.mktemp("workdir")
+    with started_head(tmp_path_factory.mktemp("workdir"), {"RAY_AUTH_MODE": "disabled"}) as one:
+        yield one
+
+
+@contextmanager
+def started_head(workdir: Path, auth: dict[str, str]) -> Iterator[Head]:
+    """A head, and what whoever started it has in the environment."""
     shutil.copytree(ROOT / "jobs", workdir / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     scratch = tempfile.mkdtemp(prefix="rh", dir="/tmp")  # sockets need a short path
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
         "PYTHONPATH": str(ROOT),  # installed, also where this checkout is not
-        "RAY_AUTH_MODE": "disabled",
+        **auth,
         "RAY_TMPDIR": scratch,
         "RAY_worker_niceness": "0",
     }
@@ -92,6 +99,10 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         try:
             urllib.request.urlopen(url, timeout=5).read()
             return
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):  # it is up, and asks who we are
+                return
+            raise
         except (urllib.error.URLError, OSError):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -160,6 +171,23 @@ def test_a_mistake_in_the_spec_fails_the_job_with_one_line(head: Head, tmp_path:
     assert len(errors) == 1, done.stdout
     assert "ema_rates" in errors.pop()
     assert "Traceback" not in done.stdout
+
+
+def test_a_head_with_token_authentication_runs_nothing_for_a_stranger(tmp_path: Path) -> None:
+    """Neither without a token nor with a wrong one."""
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+    proof = tmp_path / "ran"
+    program = ["--", "python", "-c", f"open({str(proof)!r}, 'a').write('x')"]
+    with started_head(tmp_path / "workdir", auth) as known:
+        for stranger in ({"RAY_AUTH_MODE": "disabled"}, {**auth, "RAY_AUTH_TOKEN": "f" * 64}):
+            environment = {name: value for name, value in known.environment.items() if name not in auth} | stranger
+            refused = replace(known, environment=environment).submit(*program, cwd=tmp_path)
+            assert refused.returncode != 0
+            assert re.search(r"(?i)auth|token|401|403", refused.stdout), refused.stdout
+            assert auth["RAY_AUTH_TOKEN"] not in refused.stdout
+        assert not proof.exists()
+        assert known.submit(*program, cwd=tmp_path).returncode == 0
+        assert proof.read_text() == "x"
 
 
 def _speaks_plainly(text: str) -> None:

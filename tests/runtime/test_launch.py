@@ -69,6 +69,7 @@ def _speaks_plainly(job: Job, *, raylet: str = "$^") -> None:
     assert not noise, job.text
 
 
+@pytest.mark.slow
 def test_a_terminated_run_saves_and_goes_on_bitwise(root: Path) -> None:
     """SIGTERM to the job's process; Ray's whole scratch is gone before the next start."""
     spec = spec_on_ray(root, "terminated")

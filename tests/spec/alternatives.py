@@ -96,6 +96,7 @@ ALTERNATIVES: dict[str, Alternative] = {
     "optim.microbatch": Alternative(2),
     "optim.matmul_precision": Alternative("high"),
     "optim.compile": Alternative(True),
+    "optim.compile_cache": Alternative("elsewhere", {"optim.compile": True}),
     "optim.channels_last": Alternative(True),
     "optim.deterministic": Alternative(False),
     "train.global_batch": Alternative(12),
@@ -104,6 +105,7 @@ ALTERNATIVES: dict[str, Alternative] = {
     "checkpoint.keep_last": Alternative(1),
     "checkpoint.keep_every": Alternative("2 steps"),
     "checkpoint.asynchronous": Alternative(False),
+    "checkpoint.max_unsaved": Alternative("2 steps"),
     "log.every": Alternative("2 steps"),
     "log.timestep_bins": Alternative(5),
     "log.tensorboard": Alternative(False),
@@ -133,9 +135,14 @@ ALTERNATIVES: dict[str, Alternative] = {
     "cluster.placement": Alternative("spread"),
     "cluster.mesh.data": Alternative(2, {"cluster.workers": 2}),
     "cluster.max_failures": Alternative(0),
+    "cluster.max_fruitless": Alternative(1),
+    "cluster.max_hours": Alternative(7.5),
+    "cluster.hang_timeout_s": Alternative(30.0),
+    "cluster.grow_every_s": Alternative(60.0),
     "cluster.collective_timeout_s": Alternative(30.0),
     "cluster.start_timeout_s": Alternative(5),
     "cluster.object_store_gib": Alternative(0.5),
+    "cluster.price_per_worker_hour": Alternative(2.5),
 }
 
 REFUSED: dict[str, Any] = {"cluster.mesh.fsdp": 2, "cluster.mesh.tensor": 2}

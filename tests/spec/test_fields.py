@@ -27,13 +27,13 @@ MAY_CHANGE = {
     "run": "name output_dir",
     "data": "path adopt tasks cpus_per_task steps_per_block prefetch_blocks",
     "model": "gradient_checkpointing attention",
-    "optim": "lr weight_decay clip_norm max_nonfinite_steps microbatch matmul_precision compile channels_last deterministic",
+    "optim": "lr weight_decay clip_norm max_nonfinite_steps microbatch matmul_precision compile compile_cache channels_last deterministic",
     "train": "duration",
-    "checkpoint": "every keep_last keep_every asynchronous",
+    "checkpoint": "every keep_last keep_every asynchronous max_unsaved",
     "log": "every tensorboard csv progress validate_every validate_rows",
     "sample": "every count method respacing eta ema guidance classes",
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
-    "collective_timeout_s start_timeout_s object_store_gib",
+    "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
 }
 
