@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from iddpm_ray import storage
 from iddpm_ray.data import manifest, pack
 from iddpm_ray.data.image import DEFAULT_MAX_PIXELS, Decoding
 from iddpm_ray.errors import UserError
@@ -30,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
         print("\nstopped; the same command goes on from the shards that are done", file=sys.stderr)
         return 130
     bad = f", {len(report.bad)} of them bad" if report.bad else ""
-    print(f"\npacked {report.num_rows} rows{bad} in {report.num_shards} shards ({report.found} rows were there): {wanted.destination}")
+    where = storage.shown(wanted.destination)
+    print(f"\npacked {report.num_rows} rows{bad} in {report.num_shards} shards ({report.found} rows were there): {where}")
     for row, why in list(report.bad.items())[:10]:
         print(f"  {source.name(row)} {why}")
     return 0

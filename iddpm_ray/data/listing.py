@@ -48,6 +48,10 @@ def list_data(path: str) -> Listing:
     Raises:
         DataError: missing, unreadable, empty, without pictures, or a half-finished packing.
     """
+    if storage.carries_credentials(path):
+        raise DataError(
+            "data.path holds credentials", value=storage.shown(path), fix="leave them to the environment: a URL is saved and shown"
+        )
     root = storage.absolute(path)
     try:
         if not storage.exists(root):

@@ -22,6 +22,7 @@ from iddpm_ray.storage import FileInfo
 
 FORMAT = 1
 _METADATA = b"iddpm_ray.manifest"
+_COLUMNS = ["path", "row", "size", "tag", "label", "is_validation", "key"]
 
 
 @dataclass(frozen=True)
@@ -205,15 +206,19 @@ def from_bytes(data: bytes | NDArray[np.uint8], *, name: str = "the manifest") -
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         facts = json.loads((table.schema.metadata or {})[_METADATA])
-    except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{name} cannot be read: {type(error).__name__}: {error}", fix=fix) from error
-    if facts["format"] > FORMAT:
-        raise DataError(f"{name} has a newer format than this version reads ({FORMAT})", value=facts["format"], fix=fix)
-    packed = facts["packed"]
-    if packed is not None:
-        how = packed["decoding"]
-        packed = Packed(Decoding(**{**how, "background": tuple(how["background"])}), packed["labels"])
-    return Manifest(facts["root"], facts["kind"], tuple(facts["classes"]), facts["digest"], table, facts["image_column"], packed)
+    try:
+        if facts["format"] > FORMAT:
+            raise DataError(f"{name} has a newer format than this version reads ({FORMAT})", value=facts["format"], fix=fix)
+        packed = facts["packed"]
+        if packed is not None:
+            how = packed["decoding"]
+            packed = Packed(Decoding(**{**how, "background": tuple(how["background"])}), packed["labels"])
+        table.select(_COLUMNS)
+        return Manifest(facts["root"], facts["kind"], tuple(facts["classes"]), facts["digest"], table, facts["image_column"], packed)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{name} is no manifest: {type(error).__name__}: {error}", fix=fix) from error
 
 
 def write(manifest: Manifest, url: str) -> None:

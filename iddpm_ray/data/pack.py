@@ -86,6 +86,9 @@ def pack(
         raise DataError(
             "the source is a packed set already", value=storage.shown(packing.source.root), fix="pack from the pictures it was made of"
         )
+    if storage.carries_credentials(destination):
+        fix = "leave them to the environment: a URL is saved and shown"
+        raise DataError("the destination holds credentials", value=storage.shown(destination), fix=fix)
     destination = storage.absolute(destination)
     _claim(packing, destination)
     present = {entry.name: entry.size for entry in storage.list_dir(destination)}

@@ -15,6 +15,7 @@ from iddpm_ray import storage
 from iddpm_ray.errors import DataError
 
 _CACHE_BYTES = 256 << 20
+_GROUP_BYTES = 4 << 30  # of one row group, which is read whole
 
 
 @dataclass(frozen=True)
@@ -136,4 +137,10 @@ def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray:
     file = _open(url)
     found = _byte_column(file.schema_arrow, image_column)
     assert found is not None
+    group_of = file.metadata.row_group(group)
+    columns = (group_of.column(index) for index in range(group_of.num_columns))
+    claimed = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.startswith(found))
+    if claimed > _GROUP_BYTES:
+        what = f"{storage.shown(url)}: row group {group} claims {claimed} bytes of pictures, more than {_GROUP_BYTES}"
+        raise DataError(what, fix="write the file with smaller row groups")
     return file.read_row_group(group, columns=[found]).flatten().column(found)
