@@ -15,10 +15,13 @@ from torch import Tensor, nn
 
 from iddpm_ray import stats
 from iddpm_ray.checkpoint.commit import checkpoint_at
+from iddpm_ray.checkpoint.saver import SaveOutcome
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import TrainError, UserError
 from iddpm_ray.plan import make_plan
+from iddpm_ray.runtime import attempt as attempts
 from iddpm_ray.runtime import cluster, launch, stream
+from iddpm_ray.runtime.board import News
 from iddpm_ray.runtime.cluster import Capacity
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.sources import RaySources
@@ -26,10 +29,11 @@ from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train import preview, save, setup
 from iddpm_ray.train.begin import begin_from
+from iddpm_ray.train.compiled import CompiledCode
 from iddpm_ray.train.directory import MANIFEST_FILE, Opening, Place, inspect_run, take_place, write_run
 from iddpm_ray.train.optim import Update
 from iddpm_ray.train.record import Recorder, open_sink
-from iddpm_ray.train.session import LocalSession
+from iddpm_ray.train.session import LocalSession, Wish
 from iddpm_ray.train.setup import Kit
 from iddpm_ray.train.sources import LocalSources
 from iddpm_ray.train.step import StepOutcome
@@ -83,6 +87,7 @@ def _built(spec: JobSpec, kit: Kit) -> dict[str, Any]:
         "parameters": {name: (tuple(p.shape), p.is_contiguous()) for name, p in model.named_parameters()},
         "modules": {name: (type(module).__name__, _plain(module)) for name, module in model.named_modules()},
         "compiled": model._compiled_call_impl is not None,
+        "compiled code": None if (code := CompiledCode.of(spec, "run", device=torch.device("cpu"))) is None else code.url,
         "weights of the seed": _digest(dict(model.named_parameters())),
         "diffusion": {name: _value(value) for name, value in vars(state.diffusion).items()},
         "resampler": [
@@ -157,12 +162,39 @@ def _begun(spec: JobSpec, kit: Kit) -> str:
 def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the asynchronous saver and the sweep of old checkpoints are told."""
     seen: dict[str, Any] = {}
+
+    class FailingSaver:
+        """Takes note of what it is told; none of its saves is committed."""
+
+        def __init__(self, url: str, **options: Any) -> None:
+            seen.update(options)
+            self.outcome: SaveOutcome | None = None
+
+        def start(self, step: int, **given: Any) -> None:
+            self.outcome = SaveOutcome(step, False, f"step {step}", error="planted")
+
+        def wait(self) -> SaveOutcome | None:
+            return self.outcome
+
+    def sweep(url: str, **options: Any) -> Any:
+        seen["swept"] = {name: value for name, value in options.items() if name != "fence"}
+        return SimpleNamespace(failed=())
+
     with monkeypatch.context() as patch:
-        patch.setattr(save, "AsyncSaver", lambda url, **options: seen.update(options))
-        patch.setattr(save.retention, "sweep", lambda url, **options: seen.update(swept=options) or SimpleNamespace(failed=()))
-        save.Saver(spec, kit, place, session, statistics=stats.Statistics(), sink=None, group=None)
+        patch.setattr(save, "AsyncSaver", FailingSaver)
+        patch.setattr(save.retention, "sweep", sweep)
+        statistics = stats.use(stats.Statistics())
+        saver = save.Saver(spec, kit, place, session, statistics=statistics, sink=None, group=None)
         seen["after_commit"](checkpoint_at(place.url, step=1, attempt=place.attempt))
-    return {name: seen[name] for name in ("asynchronous", "swept")}
+        before = kit.state.step
+        try:
+            for kit.state.step in MANY_STEPS:
+                saver.start()
+            seen["unsaved"] = "goes on"
+        except TrainError as error:
+            seen["unsaved"] = str(error)
+        kit.state.step = before
+    return {name: seen[name] for name in ("asynchronous", "swept", "unsaved")}
 
 
 def _rows(spec: JobSpec, kit: Kit, place: Place, session: LocalSession) -> tuple[list[str], str]:
@@ -206,7 +238,6 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         patch.setattr(launch, "put_manifest", lambda manifest: manifest)
         patch.setattr(launch.Driver, "_attempt", attempt)
         patch.setattr(launch.Driver, "_pause", lambda self, *_, **__: None, raising=False)
-        patch.setattr(launch.time, "sleep", lambda seconds: None)
         display = launch.Display
         patch.setattr(launch, "Display", lambda *given, **options: seen.update(display=[*given, options]) or display(*given, **options))
         with pytest.raises(TrainError, match="planted"):
@@ -214,12 +245,37 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         seen["start timeout"] = os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"]
         seen["workers"] = cluster.check_fits(spec, have=Capacity(64, 8, 1))
         seen["least room"] = _least_room(spec)
-        patch.setattr(launch, "TorchTrainer", lambda run, **options: seen.update({name: str(value) for name, value in options.items()}))
+        patch.setattr(attempts, "TorchTrainer", lambda run, **options: seen.update({name: str(value) for name, value in options.items()}))
         assignment: Any = SimpleNamespace(place=place)
-        launch.make_trainer(spec, assignment, workers=seen["workers"], scratch="scratch")
+        attempts.make_trainer(spec, assignment, workers=seen["workers"], scratch="scratch")
         del seen["train_loop_config"]
+        seen |= _watched(spec, opening, patch)
         seen["stream"] = _stream(spec, sources, patch)
     return {f"driver: {name}": value for name, value in seen.items()}
+
+
+def _watched(spec: JobSpec, opening: Opening, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How long a hang is borne, and when the driver wishes a stop or makes room for a larger attempt."""
+    seen: dict[str, Any] = {}
+    nobody: Any = SimpleNamespace()
+    alive = iter([True, True, True, False, False])
+    thread: Any = SimpleNamespace(is_alive=lambda: next(alive), join=lambda timeout: None)
+    patch.setattr(attempts, "_news", lambda board: News())
+    patch.setattr(attempts, "find_hang", lambda heard, *, timeout_s: seen.update(hang=timeout_s))
+    show: Any = lambda *_: None  # noqa: E731
+    attempts._follow(thread, nobody, spec, attempts.Watch(lambda age_s, ranks: Wish.NONE, lambda: None, show, show))
+    driver = launch.Driver(spec, opening, show=show, show_row=show)
+    room: Any = SimpleNamespace(make=lambda: None, came=lambda: 1)
+    seen["grows at the age of"] = [
+        age for age in range(0, 1000, 50) if Wish.LEAVE in driver._wishes(room, age_s=age, seated=True, workers=0)
+    ]
+    began = driver._began
+    over = []
+    for hours in range(30):
+        patch.setattr(launch, "time", SimpleNamespace(monotonic=lambda hours=hours: began + 3600 * hours))
+        over.append(Wish.STOP in driver._wishes(room, age_s=0, seated=True, workers=0))
+    seen["over after hours"] = over
+    return seen
 
 
 def _least_room(spec: JobSpec) -> list[bool]:
@@ -252,8 +308,9 @@ def _stream(spec: JobSpec, sources: LocalSources, patch: pytest.MonkeyPatch) -> 
 
     patch.setattr(stream.ray.data, "read_datasource", read_datasource)
     reference: Any = SimpleNamespace()  # nobody looks inside
+    on_ray = RaySources.on(spec, reference, sources)
     with pytest.raises(Enough):
-        next(RaySources.on(spec, reference, sources).batches(start_step=0, stop_step=8))
+        next(stream.open_stream(reference, on_ray.share, stop_step=8, tasks=on_ray.cluster_tasks))
     return seen
 
 

@@ -69,7 +69,7 @@ def run_ranks(
         assert "<locals>" not in function.__qualname__, "a function of module level"
         job = (source, function.__module__, function.__qualname__, pickle.dumps(args), os.environ.copy(), sys.path)
         limits = (timeout_s, group_timeout_s, threads)
-        processes = [_server().Process(target=_rank, args=(rank, world_size, folder, job, limits)) for rank in range(world_size)]
+        processes = [server().Process(target=_rank, args=(rank, world_size, folder, job, limits)) for rank in range(world_size)]
         for process in processes:
             process.start()
         _wait(processes, folder, timeout_s, may_die)
@@ -81,7 +81,8 @@ def run_ranks(
         return [report[1] if report[0] else None for report in reports]
 
 
-def _server() -> ForkServerContext:
+def server() -> ForkServerContext:
+    """Forks processes that have torch imported already: `server().Process(target=..., args=...)`."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")

@@ -12,7 +12,7 @@ LEVELS = (
     ("errors", "storage", "spec", "presets", "cli", "kube"),
     ("stats", "diffusion", "models", "data"),
     ("parallel", "checkpoint"),
-    ("build", "plan", "sinks", "train", "evaluate", "convert"),
+    ("build", "plan", "sinks", "train", "evaluate", "report", "convert"),
     ("runtime",),
     ("jobs",),
 )

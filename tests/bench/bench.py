@@ -1,4 +1,4 @@
-"""Runs every benchmark of this directory and writes the table: `python tests/bench/bench.py --write docs/benchmarks.md`."""
+"""Runs the benchmarks of this directory and writes their table: `python tests/bench/bench.py --write docs/benchmarks.md`."""
 
 import argparse
 import importlib
@@ -12,87 +12,98 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from timing import Comparison, Measurement, spread
+from timing import Comparison, Effort, NotRun, spread  # noqa: E402 found by the line before
 
-Result = Comparison | Measurement
+Result = Comparison | NotRun
 PACKAGES = ("torch", "ray", "numpy", "pillow", "pyarrow")
+ORDER = ("step", "shares", "ledger", "replicas", "checkpoint", "stream", "loop", "gpu")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Each `bench_*.py` has a function `results() -> list[Comparison | Measurement]`."""
+    """Each `bench_*.py` has a function `results(effort) -> list[Comparison | NotRun]`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="benchmarks to run, as in bench_NAME.py (default: all)")
-    parser.add_argument("--write", type=Path, help="also write the tables to this file")
+    parser.add_argument("--only", choices=ORDER, help="this benchmark alone (default: all)")
+    parser.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers say nothing")
+    parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args(argv)
-    found = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
-    unknown = sorted(set(arguments.names) - set(found))
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(found)}")
+    load = os.getloadavg()[0]
+    if arguments.quick:
+        torch.set_num_threads(1)  # it may share its cores with anybody
+    began = time.monotonic()
     results: list[Result] = []
-    for name in arguments.names or found:
+    for name in [arguments.only] if arguments.only else ORDER:
         print(f"{name} ...", flush=True)
-        for result in importlib.import_module(f"bench_{name}").results():
+        for result in importlib.import_module(f"bench_{name}").results(Effort(quick=arguments.quick)):
             results.append(result)
             print(f"  {describe(result)}", flush=True)
+    print(f"{time.monotonic() - began:.0f} s")
     if arguments.write is not None:
-        command = f"python tests/bench/bench.py {' '.join(arguments.names)}".strip()
-        arguments.write.write_text(document(results, command=command))
+        text = document(results, command=f"python tests/bench/bench.py {' '.join(argv)}", load=load, quick=arguments.quick)
+        arguments.write.write_text(text)
         print(f"wrote {arguments.write}")
     return 0
 
 
 def describe(result: Result) -> str:
     """One line for the terminal."""
-    if isinstance(result, Measurement):
-        return f"{result.name}: {result.value:.4g} {result.unit} ({result.low:.4g} to {result.high:.4g}) {result.note}".rstrip()
-    ratio = spread(result.ratios())
-    return f"{result.name}: {ratio.median:.3f} times as fast as {result.peer_label} ({ratio.low:.3f} to {ratio.high:.3f})"
+    if isinstance(result, NotRun):
+        return f"{result.name}: not run, {result.why}"
+    ratio, ours, peer = (spread(values) for values in (result.ratios(), result.ours, result.peer))
+    sides = f"{result.ours_label} {milliseconds(ours.median)} / {result.peer_label} {milliseconds(peer.median)}"
+    return f"{result.name}: {sides} = {share(ratio.median)} ({share(ratio.low)} to {share(ratio.high)}) {result.verdict()}".rstrip()
 
 
-def document(results: Sequence[Result], *, command: str) -> str:
-    """The tables with all that a number needs: hardware, versions, date, command."""
+def document(results: Sequence[Result], *, command: str, load: float, quick: bool) -> str:
+    """The table with all that a number needs: hardware, versions, date, command."""
+    packages = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     lines = [
         "# Benchmarks",
         "",
-        "Ratios of timings taken by turns in one run: the peer's time over ours, so above 1 ours is faster. Each is the median",
-        "of the pairs, with the first and third quartile. The peers are plain-torch programs in `tests/bench`.",
+        "Each line compares two programs timed by turns in one run: our time over the peer's, so below 1 ours is faster. It is the",
+        "median of the pairs, with the first and third quartile. The peers are plain programs in `tests/bench`; `make bench` writes this.",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {hardware()}, Python {platform.python_version()}, "
-        + ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-        + f". Command: `{command}`.",
+        f"{time.strftime('%Y-%m-%d')}, {hardware()}, load {load:.1f} at the start, Python {platform.python_version()}, {packages}. "
+        f"Command: `{command}`.",
         "",
     ]
-    comparisons = [result for result in results if isinstance(result, Comparison)]
-    if comparisons:
-        lines += ["| what | ours | peer | ratio | quartiles | ours, ms | peer, ms | goal |", "|---|---|---|---|---|---|---|---|"]
-        for result in comparisons:
-            ratio = spread(result.ratios())
-            ours, peer = 1e3 * spread(result.ours).median, 1e3 * spread(result.peer).median
-            lines.append(
-                f"| {result.name} | {result.ours_label} | {result.peer_label} | **{ratio.median:.2f}** "
-                f"| {ratio.low:.2f} to {ratio.high:.2f} | {ours:.4g} | {peer:.4g} | {result.goal} |"
-            )
-        lines.append("")
-    measurements = [result for result in results if isinstance(result, Measurement)]
-    if measurements:
-        lines += ["| what | value | quartiles | note |", "|---|---|---|---|"]
-        lines += [f"| {m.name} | {m.value:.4g} {m.unit} | {m.low:.4g} to {m.high:.4g} | {m.note} |" for m in measurements]
-        lines.append("")
-    return "\n".join(lines)
+    if quick:
+        lines += ["**A quick look with hardly a repeat: these numbers say nothing.**", ""]
+    compared = [result for result in results if isinstance(result, Comparison)]
+    if compared:
+        lines += ["| what | ours | peer | ours / peer | quartiles | ours | peer | goal |", "|---|---|---|---|---|---|---|---|"]
+    for result in compared:
+        ratio, ours, peer = (spread(values) for values in (result.ratios(), result.ours, result.peer))
+        lines.append(
+            f"| {result.name} | {result.ours_label} | {result.peer_label} | **{share(ratio.median)}** "
+            f"| {share(ratio.low)} to {share(ratio.high)} | {milliseconds(ours.median)} | {milliseconds(peer.median)} "
+            f"| {result.verdict()} |"
+        )
+    notes = dict.fromkeys(f"- {result.name}: {result.note}" for result in compared if result.note)
+    lines += ["", *notes] if notes else []
+    skipped = [f"- {result.name}: not run, {result.why}" for result in results if isinstance(result, NotRun)]
+    lines += ["", "Not run:", "", *skipped] if skipped else []
+    return "\n".join(lines) + "\n"
+
+
+def milliseconds(seconds: float) -> str:
+    """Four figures."""
+    return f"{1e3 * seconds:.4g} ms"
+
+
+def share(ratio: float) -> str:
+    """A ratio with as many figures as it deserves: two places, or below a tenth as a percentage."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{100 * ratio:.2g} %"
 
 
 def hardware() -> str:
     """The processor, how many of its cores we may use, and the GPU if there is one."""
-    words = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    path = Path("/proc/cpuinfo")
+    told = path.read_text().splitlines() if path.exists() else []
+    words = [line.split(":", 1)[1].strip() for line in told if line.startswith("model name")]
     text = f"{len(os.sched_getaffinity(0))} cores of {words[0] if words else platform.machine()}"
     return f"{text}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else f"{text}, no GPU"
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from bench import ORDER, document
 from our_step import OurTrainer, bench_spec
-from plain_loader import endless_batches
+from plain_loader import Files, Rows, endless_batches
 from plain_step import PlainTables, PlainTrainer
-from timing import compare, spread, timed
+from timing import Comparison, NotRun, compare, spread, timed
 
 from iddpm_ray import stats
 from iddpm_ray.diffusion.gaussian import LossType, MeanType, VarianceType
@@ -98,12 +99,19 @@ def test_the_plain_loader_gives_every_file_once_an_epoch(tmp_path: Path) -> None
         return torch.tensor([Image.open(io.BytesIO(data)).getpixel((0, 0))])
 
     paths = sorted(tmp_path.iterdir())
-    batches = endless_batches(paths, decode, batch=3, workers=0)
+    batches = endless_batches(Files(paths, decode), batch=3, workers=0)
     for _ in range(2):
         epoch = torch.cat([next(batches), next(batches)]).flatten().tolist()
         assert len(set(epoch)) == 6
-    with pytest.raises(ValueError, match="7 files do not fill a batch of 8"):
-        next(endless_batches(paths, decode, batch=8, workers=0))
+    with pytest.raises(ValueError, match="7 pictures do not fill a batch of 8"):
+        next(endless_batches(Files(paths, decode), batch=8, workers=0))
+
+
+def test_the_plain_loader_reads_the_rows_of_all_shards(tmp_path: Path) -> None:
+    for shard, count in enumerate((3, 3, 1)):
+        (tmp_path / f"shard-{shard}.u8").write_bytes(bytes(10 * shard + i for i in range(count) for _ in range(4)))
+    rows = Rows(sorted(tmp_path.iterdir()), (1, 2, 2))
+    assert [int(rows[i].unique()) for i in range(len(rows))] == [0, 1, 2, 10, 11, 12, 20]
 
 
 def test_turns_alternate_and_the_first_is_thrown_away() -> None:
@@ -111,6 +119,20 @@ def test_turns_alternate_and_the_first_is_thrown_away() -> None:
     result = compare("x", lambda: calls.append("ours"), lambda: calls.append("peer"), ours_label="a", peer_label="b", repeats=4)
     assert calls == ["peer", "ours", "ours", "peer", "peer", "ours", "ours", "peer", "peer", "ours"]
     assert len(result.ours) == len(result.peer) == len(result.ratios()) == 4
+
+
+def test_the_table_says_ratio_goal_and_what_was_not_run() -> None:
+    slower = Comparison("a step", (2.0, 2.2, 2.1), (1.0, 1.1, 1.05), "ours", "plain", at_most=1.0)
+    share = Comparison("a share", (0.001,), (1.0,), "part", "step", at_most=0.01)
+    text = document([slower, share, NotRun("GPU", "none here")], command="bench", load=0.1, quick=False)
+    assert "| **2.00** | 2.00 to 2.00 | 2100 ms | 1050 ms | at most 1: MISSED |" in text
+    assert "| **0.1 %** |" in text
+    assert "at most 0.01: met" in text
+    assert "GPU: not run, none here" in text
+
+
+def test_every_benchmark_is_in_the_order() -> None:
+    assert {path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py")} == set(ORDER)
 
 
 def test_spread_is_median_and_quartiles() -> None:

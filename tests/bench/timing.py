@@ -1,4 +1,4 @@
-"""Times two ways of doing one thing, alternately, and speaks only of their ratio: a shared machine has good and bad minutes."""
+"""Times two ways of doing one thing, by turns, and speaks only of their ratio: a shared machine has good and bad minutes."""
 
 import statistics
 import time
@@ -7,14 +7,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How long to measure; a quick look says only that a benchmark runs.
+
+    Attributes:
+        quick: as few repeats and as little work as possible.
+    """
+
+    quick: bool = False
+
+    def of(self, full: int, *, quick: int = 2) -> int:
+        """A number of repeats, steps or pictures."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Paired timings of one benchmark, seconds a call.
 
     Attributes:
         name: what is compared.
-        ours, peer: seconds of each repeat, taken alternately.
+        ours, peer: seconds of each repeat, taken by turns.
         ours_label, peer_label: what the two ways are, in a few words.
-        goal: what the ratio ought to be, in words.
+        at_most: what the ratio ought not to exceed; None where nothing was promised.
+        note: what else a reader must know.
     """
 
     name: str
@@ -22,23 +38,26 @@ class Comparison:
     peer: tuple[float, ...]
     ours_label: str
     peer_label: str
-    goal: str = ""
+    at_most: float | None = None
+    note: str = ""
 
     def ratios(self) -> list[float]:
-        """Peer's time over ours, pair by pair: above one, ours is faster."""
-        return [peer / ours for ours, peer in zip(self.ours, self.peer, strict=True)]
+        """Our time over the peer's, pair by pair: below one, ours is faster."""
+        return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
+
+    def verdict(self) -> str:
+        """Whether the median ratio is what it ought to be."""
+        if self.at_most is None:
+            return ""
+        return f"at most {self.at_most:g}: {'met' if spread(self.ratios()).median <= self.at_most else 'MISSED'}"
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """A number that is compared with nothing, with the spread of its repeats."""
+class NotRun:
+    """A benchmark that this machine cannot make, and why."""
 
     name: str
-    value: float
-    low: float
-    high: float
-    unit: str
-    note: str = ""
+    why: str
 
 
 @dataclass(frozen=True)
@@ -65,24 +84,32 @@ def compare(
     *,
     ours_label: str,
     peer_label: str,
-    goal: str = "",
+    at_most: float | None = None,
+    note: str = "",
     repeats: int = 9,
     calls: int = 1,
     sync: Callable[[], object] = lambda: None,
 ) -> Comparison:
-    """Runs both ways by turns, `calls` times each turn; the first turn of both is thrown away, and who begins changes every turn.
+    """Runs both ways by turns, `calls` times each turn.
 
     Args:
         sync: waits for the device; called before the clock is read.
     """
-    times: dict[str, list[float]] = {"ours": [], "peer": []}
+    times = by_turns(
+        {"ours": lambda: timed(ours, calls=calls, sync=sync), "peer": lambda: timed(peer, calls=calls, sync=sync)}, repeats=repeats
+    )
+    return Comparison(name, times["ours"], times["peer"], ours_label=ours_label, peer_label=peer_label, at_most=at_most, note=note)
+
+
+def by_turns(ways: dict[str, Callable[[], float]], *, repeats: int) -> dict[str, tuple[float, ...]]:
+    """The seconds that each way says it took; the first turn of all is thrown away, and every turn goes the other way round."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
-        pair = [("ours", ours), ("peer", peer)]
-        for side, call in pair if repeat % 2 else reversed(pair):
-            seconds = timed(call, calls=calls, sync=sync)
+        for name in list(ways) if repeat % 2 else reversed(list(ways)):
+            seconds = ways[name]()
             if repeat:
-                times[side].append(seconds)
-    return Comparison(name, tuple(times["ours"]), tuple(times["peer"]), ours_label=ours_label, peer_label=peer_label, goal=goal)
+                times[name].append(seconds)
+    return {name: tuple(values) for name, values in times.items()}
 
 
 def timed(call: Callable[[], object], *, calls: int = 1, sync: Callable[[], object] = lambda: None) -> float:

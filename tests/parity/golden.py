@@ -114,11 +114,11 @@ class GoldenFile:
 
 
 class Golden:
-    """A directory laid out as the recorded one; every `.npz` in it is loaded once and booked."""
+    """A directory laid out as the recorded one; every `.npz` in it is loaded once and booked, unless only its records are wanted."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, load: bool = True) -> None:
         self.directory = directory
-        self.files = {path.name: GoldenFile(path.name, _load(path)) for path in sorted(directory.glob("*.npz"))}
+        self.files = {path.name: GoldenFile(path.name, _load(path)) for path in sorted(directory.glob("*.npz")) if load}
 
     def open(self, name: str) -> GoldenFile:
         """The `.npz` called `name`; one without arrays if the directory has none."""
