@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/made-from-constraints
 
-.PHONY: venv demo test test-all check format bench clean
+.PHONY: venv demo test test-all check format bench chaos clean
 
 venv: $(READY)
 
@@ -35,6 +35,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/bench/bench.py --write docs/benchmarks.md
+
+chaos: $(READY)
+	$(BIN)/python tests/chaos.py --kills 60 --write docs/chaos.md
 
 clean:
 	rm -rf demo build iddpm_ray.egg-info .pytest_cache .ruff_cache

@@ -33,7 +33,7 @@ def main() -> int:
     labels = digits.balanced_labels(NUM_SAMPLES)
     with part("sampling", seconds):
         pictures = generate.sample_run(
-            str(RUN), count=NUM_SAMPLES, labels=labels, ema=0.98, method="ddpm", respacing="25", seed=0, batch=100
+            str(RUN), count=NUM_SAMPLES, labels=labels, ema=0.98, method="ddpm", respacing="25", guidance=2.5, seed=0, batch=100
         )
     with part("judging", seconds):
         samples = LabelledPictures(pictures, labels)

@@ -1,5 +1,6 @@
 """Draws pictures from a run: picture i is a function of (seed, i) alone, whatever is drawn beside it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, read_file
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.marker import Marker
+from iddpm_ray.diffusion.guidance import guided
 from iddpm_ray.diffusion.sample import to_bytes
 from iddpm_ray.diffusion.seeded import draw_pictures
 from iddpm_ray.errors import CheckpointError, SpecError
@@ -54,6 +56,7 @@ def sample_run(
     method: Literal["ddpm", "ddim"] = "ddpm",
     respacing: str = "",
     eta: float = 0.0,
+    guidance: float = 1.0,
     seed: int = 0,
     batch: int = 64,
 ) -> Tensor:
@@ -61,24 +64,39 @@ def sample_run(
 
     Args:
         labels: [count] int64 class of each picture, for a class-conditional network.
-        ema, method, respacing, eta: as in the spec's section `sample`.
+        ema, method, respacing, eta, guidance: as in the spec's section `sample`.
         batch: pictures drawn together.
 
     Returns:
         [count, C, H, W] uint8.
+
+    Raises:
+        SpecError: labels or guidance that the network was not trained for.
     """
     trained = load_trained(run_url, ema=ema)
     if trained.spec.model.class_cond and labels is None:
         raise SpecError("the run's network is class-conditional", fix="say which classes to draw")
     diffusion = build.diffusion(trained.spec.diffusion, respacing=respacing)
+    network = _leaning(trained, guidance)
     pieces = []
     for begin in range(0, count, batch):
         indices = torch.arange(begin, min(begin + batch, count))
         cond = {"y": labels[indices]} if labels is not None and trained.spec.model.class_cond else {}
         shape = trained.spec.picture_shape()
-        pictures = draw_pictures(diffusion, trained.network, indices=indices, shape=shape, seed=seed, cond=cond, method=method, eta=eta)
+        pictures = draw_pictures(diffusion, network, indices=indices, shape=shape, seed=seed, cond=cond, method=method, eta=eta)
         pieces.append(to_bytes(pictures))
     return torch.cat(pieces)
+
+
+def _leaning(trained: Trained, guidance: float) -> Callable[..., Tensor]:
+    """The network, leaning towards its labels if asked to."""
+    if guidance == 1.0:
+        return trained.network
+    model = trained.spec.model
+    if model.class_dropout == 0:
+        raise SpecError("guidance needs a network that was trained with dropped labels", value=guidance, fix="guidance 1 is none")
+    null_class = model.num_classes or len(trained.classes)
+    return guided(trained.network, scale=guidance, null_class=null_class, channels=trained.spec.picture_shape()[0])
 
 
 def _load(checkpoint: Checkpoint, marker: Marker, *, ema: float | None) -> Trained:
