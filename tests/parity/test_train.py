@@ -11,7 +11,7 @@ import torch
 from golden import Golden, GoldenFile
 from networks import build_recorded, fill_by_formula
 from process import process
-from torch import Tensor
+from torch import Tensor, nn
 
 from iddpm_ray import stats
 from iddpm_ray.diffusion.gaussian import GaussianDiffusion
@@ -49,10 +49,12 @@ class Recorded:
 
 @dataclass
 class Replays:
-    """One recorded run twice: as it was, and in float64."""
+    """One recorded run as it was, in float64, and as it was from weights a rounding apart: twenty steps at a large learning rate
+    amplify a rounding, in some runs a hundredfold, and these show by how much."""
 
     rounded: Recorded
     exact: Recorded
+    nudged: list[Recorded]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -91,12 +93,23 @@ def condition(g: GoldenFile, number: int) -> dict[str, Tensor]:
     return {"y": torch.from_numpy(g.input("y")[number])} if "y" in g.arrays else {}
 
 
-def replay(run: dict[str, Any], g: GoldenFile, *, dtype: torch.dtype) -> Recorded:
-    """The recorded run through our own step; only the draws are given."""
+@torch.no_grad()
+def nudge(model: nn.Module, *, seed: int) -> None:
+    """Moves every weight by a unit in its last place, or leaves it, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        towards = torch.randint(-1, 2, parameter.shape, generator=generator) * torch.inf
+        parameter.copy_(torch.where(towards.isnan(), parameter, torch.nextafter(parameter, towards.to(parameter.dtype))))
+
+
+def replay(run: dict[str, Any], g: GoldenFile, *, dtype: torch.dtype, nudged_by: int | None = None) -> Recorded:
+    """The recorded run through our own step; only the draws are given. `nudged_by` seeds a nudge of the first weights."""
     diffusion = diffusion_of(run)
     model = build_recorded(run["unet"])
     fill_by_formula(model)
     model.to(dtype).train()
+    if nudged_by is not None:
+        nudge(model, seed=nudged_by)
     parameters = list(model.parameters())
     steps, batch = g.input("t").shape
     kl, learned = "KL" in run["loss"], "LEARNED" in run["var"]
@@ -170,8 +183,8 @@ def check_steps(g: GoldenFile, replays: Replays) -> None:
     rounded, exact = replays.rounded, replays.exact
     for name in TERMS:
         if f"rec.{name}" in g.arrays:
-            ours, best = rounded.per_step(name), exact.per_step(name)
-            g.check_rounded(f"rec.{name}", ours, exact=best, rtol=1e-5, atol=1e-6)
+            others = [each.per_step(name) for each in replays.nudged]
+            g.check_rounded(f"rec.{name}", rounded.per_step(name), exact=exact.per_step(name), others=others, rtol=1e-5, atol=1e-6)
         if f"rec.{name}.f64" in g.arrays:
             g.check(f"rec.{name}.f64", exact.per_step(name), rtol=1e-5)
     g.check("rec.grad_norm", rounded.grad_norms(), rtol=1e-4, atol=1e-3)
@@ -194,8 +207,8 @@ def weights_of(recorded: Recorded, rates: list[str]) -> dict[str, dict[str, Tens
 
 def check_weights(g: GoldenFile, replays: Replays, run: dict[str, Any], *, suffix: str) -> None:
     """Compares weights and averages after the last step, the float64 run's where the suffix says so."""
-    source = replays.exact if suffix else replays.rounded
-    ours, exact = (weights_of(each, ema_rates(run)) for each in (source, replays.exact))
+    sources = [replays.exact] if suffix else [replays.rounded, *replays.nudged]
+    (ours, *others), exact = [weights_of(each, ema_rates(run)) for each in sources], weights_of(replays.exact, ema_rates(run))
     still = without_gradient(run, g)
     reach = run["lr"] * len(replays.exact.outcomes)
     for prefix, tensors in ours.items():
@@ -204,7 +217,9 @@ def check_weights(g: GoldenFile, replays: Replays, run: dict[str, Any], *, suffi
             if key not in g.arrays:
                 continue
             names = sorted(tensors)
-            mine, best = (torch.stack([measure(each[prefix][name].detach().double()) for name in names]) for each in (ours, exact))
+            mine, best, *spread = (
+                torch.stack([measure(each[prefix][name].detach().double()) for name in names]) for each in (ours, exact, *others)
+            )
             expected = torch.from_numpy(g.input(key))
             for index, name in enumerate(names):
                 if bool(still[name].any()):
@@ -213,35 +228,49 @@ def check_weights(g: GoldenFile, replays: Replays, run: dict[str, Any], *, suffi
                     mine[index] = best[index] = expected[index]
             # A sum may all but cancel; its size is then that of its terms.
             terms = np.array([1e-4 * float(exact[prefix][name].detach().norm()) if kind == "sums" else 1e-6 for name in names])
-            g.check_rounded(key, mine, exact=best, rtol=1e-4, atol=terms)
+            g.check_rounded(key, mine, exact=best, others=spread, rtol=1e-4, atol=terms)
         for name, tensor in tensors.items():
             key = f"{prefix}.param.{name}{suffix}"
             if key in g.arrays:
-                g.check_rounded(key, tensor.detach(), exact=exact[prefix][name], rtol=0, atol=5e-6)
+                spread = [each[prefix][name] for each in others]
+                g.check_rounded(key, tensor.detach(), exact=exact[prefix][name], others=spread, rtol=0, atol=5e-6)
 
 
 def test_recorded_training_is_reproduced(golden: Golden, run: dict[str, Any]) -> None:
     if not run:
         return
     g = golden.open(f"train_{run['name']}.npz")
-    replays = Replays(replay(run, g, dtype=torch.float32), replay(run, g, dtype=torch.float64))
+    replays = Replays(
+        replay(run, g, dtype=torch.float32),
+        replay(run, g, dtype=torch.float64),
+        [replay(run, g, dtype=torch.float32, nudged_by=seed) for seed in range(3)],
+    )
     with g.collecting():
         check_steps(g, replays)
         check_weights(g, replays, run, suffix="")
         check_weights(g, replays, run, suffix=".f64")
         check_log(g, replays.rounded, suffix="")
         check_log(g, replays.exact, suffix=".f64")
-        check_resampler(g, replays.rounded, suffix="")
-        check_resampler(g, replays.exact, suffix=".f64")
+        check_resampler(g, replays, suffix="")
+        check_resampler(g, replays, suffix=".f64")
 
 
-def check_resampler(g: GoldenFile, recorded: Recorded, *, suffix: str) -> None:
-    resampler = recorded.state.resampler
-    if isinstance(resampler, LossSecondMomentResampler):
-        ours = {"history": resampler.history, "counts": resampler.counts, "weights": resampler.weights()}
-        for name, value in ours.items():
-            if f"sampler.{name}{suffix}" in g.arrays:
-                g.check(f"sampler.{name}{suffix}", value, rtol=0 if name == "counts" else 2e-5, atol=1e-6 if name == "history" else 0)
+def check_resampler(g: GoldenFile, replays: Replays, *, suffix: str) -> None:
+    sources = [replays.exact] if suffix else [replays.rounded, *replays.nudged]
+    resamplers = [source.state.resampler for source in (replays.exact, *sources)]
+    left = [_left_by(resampler) for resampler in resamplers if isinstance(resampler, LossSecondMomentResampler)]
+    for name in left[0] if left else ():
+        key, (exact, ours, *others) = f"sampler.{name}{suffix}", [each[name] for each in left]
+        if key not in g.arrays:
+            continue
+        if name == "counts":
+            g.check(key, ours)
+        else:
+            g.check_rounded(key, ours, exact=exact, others=others, rtol=2e-5, atol=1e-6 if name == "history" else 0)
+
+
+def _left_by(resampler: LossSecondMomentResampler) -> dict[str, Tensor]:
+    return {"history": resampler.history, "counts": resampler.counts, "weights": resampler.weights()}
 
 
 def check_log(g: GoldenFile, recorded: Recorded, *, suffix: str) -> None:

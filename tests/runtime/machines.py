@@ -4,9 +4,11 @@ import os
 import shutil
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
+from ray._private.utils import get_ray_address_file
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
@@ -15,13 +17,15 @@ MEMORY = 120 << 20
 
 
 class Machines:
-    """A head without CPUs, and machines that come and go; used from the main thread."""
+    """A head, and machines that come and go; used from the main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, head_cpus: float = 0) -> None:
+        noted = Path(get_ray_address_file(None))  # where Ray notes its newest cluster, in a folder that only `ray.init` makes
+        noted.parent.mkdir(parents=True, exist_ok=True)
         self.folder = tempfile.mkdtemp(prefix="rm", dir="/tmp")  # sockets need a short path
         os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 Ray spells it so
         os.environ["RAY_MACHINES"] = self.folder  # inherited by every process of these machines
-        head = {"num_cpus": 0, "temp_dir": self.folder, "include_dashboard": False, "object_store_memory": MEMORY}
+        head = {"num_cpus": head_cpus, "temp_dir": self.folder, "include_dashboard": False, "object_store_memory": MEMORY}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
 

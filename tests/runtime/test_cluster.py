@@ -1,15 +1,13 @@
 """What a cluster has against what a run asks for, and whether its nodes share a disk."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
+from runtime.machines import Machines
 from train.small_run import small_spec
 
 from iddpm_ray.errors import SpecError
@@ -57,22 +55,18 @@ def test_missing_gpus_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Cluster]:
+def two_nodes() -> Iterator[Machines]:
     assert not ray.is_initialized()
-    folder = tempfile.mkdtemp(prefix="rc", dir="/tmp")  # sockets need a short path
     before = dict(os.environ)
-    os.environ |= {"RAY_worker_niceness": "0"}
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": folder, "include_dashboard": False})
-    nodes.add_node(num_cpus=2)
-    yield nodes
-    ray.shutdown()
-    nodes.shutdown()
+    with Machines(head_cpus=1) as machines:
+        machines.add(cpus=2)
+        yield machines
+        ray.shutdown()
     os.environ.clear()
     os.environ.update(before)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_job_joins_the_cluster_it_is_given_and_leaves_it_running(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_joins_the_cluster_it_is_given_and_leaves_it_running(two_nodes: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(address=two_nodes.address, start_timeout_s=17)
     for _ in range(2):  # left, it can be joined again
         with connected(spec) as have:
@@ -84,7 +78,7 @@ def test_a_job_joins_the_cluster_it_is_given_and_leaves_it_running(two_nodes: Cl
         assert not ray.is_initialized()
 
 
-def test_a_local_directory_must_be_seen_by_every_node(two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_directory_must_be_seen_by_every_node(two_nodes: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(spec_of(address=two_nodes.address)):
         check_shared(str(tmp_path))  # both nodes are this machine
         assert list(tmp_path.iterdir()) == []
