@@ -18,10 +18,11 @@ demo: $(READY)
 	$(BIN)/python jobs/demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest tests/parity
+	$(BIN)/python -m pytest -m "not slow" --ignore tests/parity -n 2 --dist loadfile
 
-test-all: $(READY)
-	$(BIN)/python -m pytest
+test-all: test
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -19,8 +19,14 @@ from iddpm_ray.runtime.hold import Hold, take_hold
 from iddpm_ray.runtime.progress import Display, signals_to
 from iddpm_ray.runtime.stream import put_manifest
 from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.storage.transient import is_transient
 from iddpm_ray.train.directory import Opening, take_place, write_run
 from iddpm_ray.train.session import Wish
+
+T = TypeVar("T")
+
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 60.0
 
 
 def run(opening: Opening) -> Ending:
@@ -99,7 +105,29 @@ class Driver:
 
     def _newest(self) -> tuple[int, int]:
         """Attempt and step of the last complete checkpoint; not the highest step, which may be damaged and behind us."""
-        return max(((checkpoint.attempt, checkpoint.step) for checkpoint in complete(self.opening.url)), default=(0, 0))
+        kept = self._insist(lambda: complete(self.opening.url))
+        return max(((checkpoint.attempt, checkpoint.step) for checkpoint in kept), default=(0, 0))
+
+    def _insist(self, ask: Callable[[], T]) -> T:
+        """What the storage answers; a run that has begun waits for its storage as it waits for its machines.
+
+        Raises:
+            TrainError: the storage fails, and the run has not begun or is to end.
+        """
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                return ask()
+            except Exception as error:  # tried again for half a minute by now
+                if not isinstance(error, OSError) and not is_transient(error):
+                    raise
+                why = f"the storage of the run fails: {storage.reason(error)}"
+                if not self._begun or self._over():
+                    fix = "mend it and start again: the run goes on from its newest checkpoint"
+                    raise TrainError(why, value=self.opening.url, fix=fix) from error
+                self.show(f"{why}; trying again in {wait_s:.0f} s")
+            self._pause(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -112,7 +140,7 @@ class Driver:
             return Ending("stopped", self._newest()[1])
         lease = None if self.hold is None else self.hold.lease
         info = {"workers": workers, "began": time.time(), "driver": None if lease is None else lease.term}
-        place = take_place(self.opening, info=info, lease=lease)
+        place = self._insist(lambda: take_place(self.opening, info=info, lease=lease))
         self._begun = True
         missing = 0 if cluster.embedded(self.spec) else self.spec.cluster.worker_range()[1] - workers
         demand = Demand(self.spec, missing=missing)

@@ -48,14 +48,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
     monkeypatch.setattr(Driver, "_pause", pause)
-    monkeypatch.setattr(Driver, "_newest", lambda self: (0, 0))
+    monkeypatch.setattr(launch, "complete", lambda url: [])
     monkeypatch.setattr(launch, "put_manifest", lambda manifest: manifest)
     return slept
 
 
 def driver(tmp_path: Path, said: list[str], **fields: Any) -> Scripted:
     spec = small_spec(tmp_path, cluster={"max_fruitless": 100, **fields})
-    opening: Any = type("Opening", (), {"manifest": None})()
+    opening: Any = type("Opening", (), {"manifest": None, "url": "gs://bucket/run"})()
     return Scripted(spec, opening, show=said.append, show_row=lambda row: None)
 
 
@@ -117,6 +117,42 @@ def test_a_failure_while_stopping_is_not_tried_again_and_is_told(tmp_path: Path,
     with pytest.raises(TrainError, match="rank 1: its process has died"):
         it.run()
     assert it.begun == 1
+
+
+def failing_store(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """A store whose listing fails for a while."""
+    left = [OSError("503 slow down")] * times
+
+    def complete(url: str) -> list[Any]:
+        if left:
+            raise left.pop()
+        return []
+
+    monkeypatch.setattr(launch, "complete", complete)
+
+
+def test_a_run_that_has_begun_waits_for_its_storage(tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    it = driver(tmp_path, said).follow(Ending("finished", 9))
+    it._begun = True
+    failing_store(monkeypatch, times=6)
+    assert it.run() == Ending("finished", 9)
+    assert said[0] == "the storage of the run fails: 503 slow down; trying again in 5 s"
+    assert waits == [5, 10, 20, 40, 60, 60]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_storage_that_fails_before_the_start_or_at_the_end_is_told_in_one_line(
+    tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    it = driver(tmp_path, []).follow(Ending("finished", 9))
+    it._begun = begun
+    failing_store(monkeypatch, times=6)
+    if begun:
+        it.stop()
+    with pytest.raises(TrainError, match=r"the storage of the run fails: 503 slow down \(got gs://bucket/run\): mend it and start again"):
+        it.run()
+    assert it.begun == 0
 
 
 def test_ctrl_c_before_there_is_a_run_ends_in_one_line(

@@ -40,7 +40,11 @@ class Head:
 
     def submit(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """`ray job submit` as typed in `cwd`; its output is the job's log, shown under `-s`."""
-        command = [RAY, "job", "submit", "--address", self.address, *words]
+        return self.job("submit", *words, cwd=cwd)
+
+    def job(self, verb: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """`ray job VERB` as typed in `cwd`."""
+        command = [RAY, "job", verb, "--address", self.address, *words]
         done = subprocess.run(
             command, cwd=cwd, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400
         )
@@ -50,7 +54,8 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    with started_head(tmp_path_factory.mktemp("workdir"), {"RAY_AUTH_MODE": "disabled"}) as one:
+    settings = {"RAY_AUTH_MODE": "disabled", "RAY_JOB_STOP_WAIT_TIME_S": "60"}  # Ray's own 3 s are too few to save
+    with started_head(tmp_path_factory.mktemp("workdir"), settings) as one:
         yield one
 
 
@@ -171,6 +176,34 @@ def test_a_mistake_in_the_spec_fails_the_job_with_one_line(head: Head, tmp_path:
     assert len(errors) == 1, done.stdout
     assert "ema_rates" in errors.pop()
     assert "Traceback" not in done.stdout
+
+
+def test_a_stopped_job_saves_says_how_to_go_on_and_does(head: Head, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "stopped", duration="100000 steps")
+    (tmp_path / "stopped.yaml").write_text(dump_yaml(spec))
+    program = ["--", "python", "jobs/train.py", (tmp_path / "stopped.yaml").as_uri()]
+    assert head.submit("--no-wait", "--submission-id", "to-stop", *program, cwd=tmp_path).returncode == 0
+    deadline = time.monotonic() + 240
+    while not _saved(spec):
+        assert time.monotonic() < deadline, head.job("logs", "to-stop", cwd=tmp_path).stdout
+        time.sleep(0.5)
+    assert head.job("stop", "to-stop", cwd=tmp_path).returncode == 0
+    log = head.job("logs", "to-stop", cwd=tmp_path).stdout
+    step = complete(run_url(spec))[0].step
+    assert re.search(rf"stopped at step {step}\b", log), log
+    _speaks_plainly(log)
+
+    done = head.submit(*program, f"train.duration={step + 2} steps", cwd=tmp_path)
+    assert re.search(rf"^resuming step {step} of ", done.stdout, re.MULTILINE), done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+def _saved(spec: JobSpec) -> bool:
+    """Whether the run has a checkpoint; before its directory is there it has none."""
+    try:
+        return bool(complete(run_url(spec)))
+    except OSError:
+        return False
 
 
 def test_a_head_with_token_authentication_runs_nothing_for_a_stranger(tmp_path: Path) -> None:
