@@ -37,6 +37,10 @@ class Purpose(IntEnum):
     SPLIT = 8
     INIT = 9
     CONDITION_NOISE = 10
+    UPSAMPLE_START = 11
+    UPSAMPLE_NOISE = 12
+    CONDITION_LEVEL = 13
+    UPSAMPLE_CONDITION = 14
 
 
 @dataclass(frozen=True)

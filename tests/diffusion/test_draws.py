@@ -179,6 +179,10 @@ def test_purposes_keep_their_numbers() -> None:
         "SPLIT": 8,
         "INIT": 9,
         "CONDITION_NOISE": 10,
+        "UPSAMPLE_START": 11,
+        "UPSAMPLE_NOISE": 12,
+        "CONDITION_LEVEL": 13,
+        "UPSAMPLE_CONDITION": 14,
     }
 
 
