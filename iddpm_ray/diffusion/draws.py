@@ -41,6 +41,11 @@ class Purpose(IntEnum):
     UPSAMPLE_NOISE = 12
     CONDITION_LEVEL = 13
     UPSAMPLE_CONDITION = 14
+    LIKELIHOOD_NOISE = 15
+    STRATUM_TIMESTEP = 16
+    STRATUM_NOISE = 17
+    SUBSET = 18
+    BOOTSTRAP = 19
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,11 @@ def test_purposes_keep_their_numbers() -> None:
         "UPSAMPLE_NOISE": 12,
         "CONDITION_LEVEL": 13,
         "UPSAMPLE_CONDITION": 14,
+        "LIKELIHOOD_NOISE": 15,
+        "STRATUM_TIMESTEP": 16,
+        "STRATUM_NOISE": 17,
+        "SUBSET": 18,
+        "BOOTSTRAP": 19,
     }
 
 
