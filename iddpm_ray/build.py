@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
+from iddpm_ray.diffusion.condition import ConditionNoise
 from iddpm_ray.diffusion.gaussian import GaussianDiffusion, LossType, MeanType, VarianceType
 from iddpm_ray.diffusion.resample import LossSecondMomentResampler, Resampler, UniformResampler
 from iddpm_ray.diffusion.respace import make_diffusion
+from iddpm_ray.diffusion.seeded import Way
 from iddpm_ray.models.superres import SuperResUNet
 from iddpm_ray.models.unet import UNet
 from iddpm_ray.spec.diffusion import DiffusionSpec
@@ -45,6 +47,29 @@ def resampler(spec: ResamplerSpec, *, num_timesteps: int, device: torch.device) 
             return LossSecondMomentResampler(num_timesteps, history=spec.history, uniform_prob=spec.uniform_prob, device=device)
 
 
+def way(spec: JobSpec, *, num_classes: int | None) -> Way:
+    """How section `sample` says that pictures are drawn.
+
+    Args:
+        num_classes: size of the label map; the index after its last is the null class of a network that has one.
+    """
+    sample, process = spec.sample, spec.diffusion
+    interval = None
+    if sample.guidance_interval is not None:
+        scale = 1000.0 / process.timesteps if process.rescale_timesteps else 1.0
+        low, high = sample.guidance_interval
+        interval = ((low - 0.5) * scale, (high + 0.5) * scale)  # halfway to its neighbours: told rescaled, a timestep is a rounded number
+    null_class = num_classes if spec.model.class_dropout > 0 else None
+    return Way(sample.method, eta=sample.eta, guidance=sample.guidance, interval=interval, null_class=null_class)
+
+
+def condition_noise(spec: JobSpec) -> ConditionNoise | None:
+    """The noise levels of a super-resolution network's small picture; None for a network that knows none."""
+    if not spec.model.low_res_noise:
+        return None
+    return ConditionNoise.of(diffusion(spec.diffusion, respacing=""), highest=spec.model.low_res_noise)
+
+
 def model(spec: JobSpec, *, num_classes: int | None) -> UNet:
     """The network, without weights worth keeping; under `torch.device("meta")` it costs nothing.
 
@@ -75,7 +100,7 @@ def model(spec: JobSpec, *, num_classes: int | None) -> UNet:
         case "unet":
             return UNet(**arguments)
         case "superres":
-            return SuperResUNet(**arguments)
+            return SuperResUNet(**arguments, low_res_levels=net.low_res_noise > 0)
 
 
 def attention_factors(resolutions: Sequence[int], *, side: int) -> tuple[int, ...]:

@@ -162,6 +162,8 @@ def _activation_bytes(spec: JobSpec, network: nn.Module, *, num_classes: int | N
         low_res = spec.low_res_height_width()
         if low_res is not None:
             cond["low_res"] = torch.zeros(1, shape[0], *low_res)
+        if spec.model.low_res_noise:
+            cond["low_res_level"] = torch.zeros(1)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             network(x, t, **cond)
     return sum(kept.values())

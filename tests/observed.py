@@ -136,13 +136,8 @@ def _draws(spec: JobSpec, kit: Kit, session: LocalSession, sources: LocalSources
         seen["weights"] = _digest(dict(kit.state.model.named_parameters()))
         return torch.zeros(len(indices), *shape)
 
-    def guided(network: Any, *, scale: float, **options: Any) -> Any:
-        seen["guidance"] = scale
-        return network
-
     with monkeypatch.context() as patch:
         patch.setattr(preview, "draw_pictures", draw_pictures)
-        patch.setattr(preview, "guided", guided)
         for averages in kit.state.ema.averages.values():
             torch._foreach_add_(averages, 1.0)
         preview.draw(spec, kit, session, sources=sources)

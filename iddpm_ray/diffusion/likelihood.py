@@ -42,6 +42,15 @@ class BitsPerDim:
     mse: Tensor
 
 
+@dataclass(frozen=True)
+class BoundTerms:
+    """One term of the bound for each of N pictures: `vb` in bits a dimension, squared errors as in `BitsPerDim`; all [N]."""
+
+    vb: Tensor
+    xstart_mse: Tensor
+    mse: Tensor
+
+
 def mean_over_pixels(x: Tensor) -> Tensor:
     """[N, ...] to [N]: the mean over all but the first axis."""
     return x.mean(dim=tuple(range(1, x.ndim)))
@@ -104,16 +113,33 @@ def bits_per_dim(
         clip: clamp predictions of x_start to [-1, 1].
     """
     x_start = at_least_float32(x_start)
-    vb, xstart_mse, mse = [], [], []
+    columns: list[BoundTerms] = []
     with torch.no_grad():
         for done, index in enumerate(reversed(range(diffusion.num_timesteps))):
             t = torch.full((x_start.shape[0],), index, dtype=torch.int64, device=x_start.device)
-            eps = noise(done).to(x_start.dtype)
-            x_t = q_sample(diffusion, x_start=x_start, t=t, noise=eps)
-            output = predict(diffusion, model, x_t=x_t, t=t, cond=cond)
-            moments = p_moments(diffusion, output=output, x_t=x_t, t=t, clip=clip)
-            vb.append(vb_term(diffusion, moments=moments, x_start=x_start, x_t=x_t, t=t))
-            xstart_mse.append(mean_over_pixels((moments.pred_xstart - x_start) ** 2))
-            mse.append(mean_over_pixels((eps_from_xstart(diffusion, x_t=x_t, t=t, x_start=moments.pred_xstart) - eps) ** 2))
-        terms, prior = torch.stack(vb, dim=1), prior_bpd(diffusion, x_start=x_start)
-        return BitsPerDim(terms.sum(dim=1) + prior, prior, terms, torch.stack(xstart_mse, dim=1), torch.stack(mse, dim=1))
+            columns.append(bound_terms(diffusion, model, x_start=x_start, t=t, noise=noise(done), cond=cond, clip=clip))
+        terms, prior = torch.stack([column.vb for column in columns], dim=1), prior_bpd(diffusion, x_start=x_start)
+        xstart_mse = torch.stack([column.xstart_mse for column in columns], dim=1)
+        return BitsPerDim(terms.sum(dim=1) + prior, prior, terms, xstart_mse, torch.stack([column.mse for column in columns], dim=1))
+
+
+def bound_terms(
+    diffusion: GaussianDiffusion,
+    model: Callable[..., Tensor],
+    *,
+    x_start: Tensor,
+    t: Tensor,
+    noise: Tensor,
+    cond: Mapping[str, Tensor],
+    clip: bool = True,
+) -> BoundTerms:
+    """The terms of the bound of pictures x_start [N, C, H, W], each at its own timestep t [N] under its own noise [N, C, H, W]."""
+    x_start = at_least_float32(x_start)
+    eps = noise.to(x_start.dtype)
+    x_t = q_sample(diffusion, x_start=x_start, t=t, noise=eps)
+    moments = p_moments(diffusion, output=predict(diffusion, model, x_t=x_t, t=t, cond=cond), x_t=x_t, t=t, clip=clip)
+    return BoundTerms(
+        vb=vb_term(diffusion, moments=moments, x_start=x_start, x_t=x_t, t=t),
+        xstart_mse=mean_over_pixels((moments.pred_xstart - x_start) ** 2),
+        mse=mean_over_pixels((eps_from_xstart(diffusion, x_t=x_t, t=t, x_start=moments.pred_xstart) - eps) ** 2),
+    )

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from iddpm_ray.errors import DataError
 
+MAPS = 64
+_HEAD = 8  # layers before the maps are flattened
+
 
 @dataclass(frozen=True)
 class LabelledPictures:
@@ -20,7 +23,7 @@ class LabelledPictures:
         return self.labels.shape[0]
 
 
-def train_classifier(data: LabelledPictures, *, num_classes: int, epochs: int = 10, batch: int = 64, seed: int = 0) -> nn.Module:
+def train_classifier(data: LabelledPictures, *, num_classes: int, epochs: int = 10, batch: int = 64, seed: int = 0) -> nn.Sequential:
     """A convolutional network trained from scratch in seconds, by cross-entropy, on pictures shifted by up to one pixel.
 
     Leaves the random state of the process as it was.
@@ -32,7 +35,7 @@ def train_classifier(data: LabelledPictures, *, num_classes: int, epochs: int = 
         raise DataError("no pictures to train a classifier on")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = _network(data.pictures, num_classes=num_classes)
+        network = make_network(tuple(data.pictures.shape[1:]), num_classes=num_classes)
         inputs = _to_float(data.pictures)
         steps = epochs * -(-len(data) // batch)
         optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
@@ -59,21 +62,32 @@ def agreement(network: nn.Module, data: LabelledPictures) -> float:
     return (classify(network, data.pictures) == data.labels).double().mean().item()
 
 
-def _network(pictures: Tensor, *, num_classes: int) -> nn.Module:
-    channels, height, width = pictures.shape[1:]
+def make_network(shape: tuple[int, ...], *, num_classes: int) -> nn.Sequential:
+    """The network for pictures (C, H, W), its weights from torch's own random state."""
+    channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(32, 32, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
+        nn.Conv2d(32, MAPS, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.3),
-        nn.Linear(64 * (height // 4) * (width // 4), num_classes),
+        nn.Linear(MAPS * (height // 4) * (width // 4), num_classes),
     )
+
+
+def feature_maps(network: nn.Sequential, pictures: Tensor) -> Tensor:
+    """The last maps before the classes, [N, MAPS, H // 4, W // 4], of pictures [N, C, H, W] uint8."""
+    return network[:_HEAD](_to_float(pictures))
+
+
+def logits_of(network: nn.Sequential, maps: Tensor) -> Tensor:
+    """The classes' logits [N, K] of those maps."""
+    return network[_HEAD:](maps)
 
 
 def _to_float(pictures: Tensor) -> Tensor:

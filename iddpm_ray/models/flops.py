@@ -25,6 +25,8 @@ def forward_flops(model: UNet, image_shape: Sequence[int], *, low_res: tuple[int
         inputs["y"] = torch.zeros(1, dtype=torch.int64, device=meta)
     if isinstance(model, SuperResUNet):
         inputs["low_res"] = torch.empty(1, channels, *(low_res or (height, width)), device=meta)
+        if model.low_res_levels:
+            inputs["low_res_level"] = torch.zeros(1, device=meta)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         torch.func.functional_call(model, weights, (), inputs)
     return counter.get_total_flops()

@@ -135,10 +135,13 @@ class UNet(nn.Module):
         Raises:
             SpecError: a height or width that cannot be halved often enough.
         """
-        assert (y is None) == (self.num_classes is None), "labels are given exactly to a class-conditional network"
-        self._check_size(x)
         with without_autocast(x.device):
             embedding = self._embed(t, y)
+        return self._predict(x, embedding)
+
+    def _predict(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[N, pictures_in * image_channels, H, W] and the embedding [N, 4 c] of all else to [N, out_channels, H, W]."""
+        self._check_size(x)
         h = x
         skips: list[Tensor] = []
         for block in self.input_blocks:
@@ -152,6 +155,7 @@ class UNet(nn.Module):
 
     def _embed(self, t: Tensor, y: Tensor | None) -> Tensor:
         """[N] timesteps and labels to [N, 4 c]; the angles are never narrower than float32."""
+        assert (y is None) == (self.num_classes is None), "labels are given exactly to a class-conditional network"
         dtype = next(self.time_embed.parameters()).dtype
         angles = timestep_embedding(t, dim=self.model_channels, dtype=at_least_float32(dtype))
         embedding = self.time_embed(angles.to(dtype))

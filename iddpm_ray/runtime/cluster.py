@@ -46,11 +46,22 @@ class Capacity:
 
 @contextmanager
 def connected(spec: JobSpec) -> Iterator[Capacity]:
-    """A Ray to run on: the job's own cluster when there is one, else an embedded one that ends with the block."""
+    """A Ray to train on: the job's own cluster when there is one, else an embedded one that ends with the block."""
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.cluster.start_timeout_s)
+    with joined(spec.cluster.address, object_store_gib=spec.cluster.object_store_gib) as have:
+        yield have
+
+
+@contextmanager
+def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[Capacity]:
+    """A Ray to run on: that of the address or of the environment, else an embedded one that ends with the block.
+
+    Args:
+        object_store_gib: of an embedded Ray; None for Ray's own choice.
+    """
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.cluster.start_timeout_s)
-    address = _address(spec)
+    address = address_of(address)
     if address is None:
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # nobody drains the one node of an embedded Ray
     if ray.is_initialized():
@@ -58,7 +69,7 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
         return
     if address is None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        store = None if spec.cluster.object_store_gib is None else int(spec.cluster.object_store_gib * 2**30)
+        store = None if object_store_gib is None else int(object_store_gib * 2**30)
         ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
     else:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -70,11 +81,12 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
 
 def embedded(spec: JobSpec) -> bool:
     """Whether the run brings its own Ray, which is one node for good."""
-    return _address(spec) is None
+    return address_of(spec.cluster.address) is None
 
 
-def _address(spec: JobSpec) -> str | None:
-    return spec.cluster.address or os.environ.get("RAY_ADDRESS") or None
+def address_of(address: str | None) -> str | None:
+    """Where the cluster is: as given, or as the environment says; None if there is none."""
+    return address or os.environ.get("RAY_ADDRESS") or None
 
 
 def capacity() -> Capacity:
@@ -96,7 +108,7 @@ def gone_nodes(nodes: Iterable[str]) -> set[str]:
     return (set(nodes) - alive) | (set(nodes) & leaving_nodes())
 
 
-def check_shared(url: str) -> None:
+def check_shared(url: str, *, field: str = "run.output_dir") -> None:
     """Refuses a local directory that not every node of the cluster sees.
 
     Raises:
@@ -113,7 +125,7 @@ def check_shared(url: str) -> None:
         storage.delete(token)
     if blind:
         raise SpecError(
-            f"run.output_dir is a local path that {len(blind)} of {len(nodes)} nodes do not share: {', '.join(sorted(blind)[:4])}",
+            f"{field} is a local path that {len(blind)} of {len(nodes)} nodes do not share: {', '.join(sorted(blind)[:4])}",
             value=storage.shown(url),
             fix="use gs://, s3:// or a path on a shared disk",
         )

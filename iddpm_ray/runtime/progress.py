@@ -49,7 +49,13 @@ class Display:
 
 
 @contextmanager
-def signals_to(stop: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
+def signals_to(
+    stop: Callable[[], None],
+    say: Callable[[str], None],
+    *,
+    first: str = "finishing this step, saving, then ending (again to leave at once)",
+    again: str = "leaving at once; the next start goes on from the newest checkpoint",
+) -> Iterator[None]:
     """Within the block the first SIGINT or SIGTERM asks the run to save and end; a second one leaves at once."""
     seen = 0
 
@@ -59,9 +65,9 @@ def signals_to(stop: Callable[[], None], say: Callable[[str], None]) -> Iterator
         name = signal.Signals(number).name
         with suppress(RuntimeError):  # the signal may have come in the middle of another print to the same file
             if seen > 1:
-                say(f"{name} again: leaving at once; the next start goes on from the newest checkpoint")
+                say(f"{name} again: {again}")
             else:
-                say(f"{name}: finishing this step, saving, then ending (again to leave at once)")
+                say(f"{name}: {first}")
         if seen > 1:
             os._exit(128 + number)
         stop()

@@ -124,6 +124,8 @@ def _check_low_res(model: ModelSpec, data: DataSpec) -> Iterator[Problem]:
     height, width = data.height_width()
     side, low = max(height, width), model.low_res_size
     if model.kind == "unet":
+        if model.low_res_noise:
+            yield Problem("model.low_res_noise", model.low_res_noise, "has no effect on model.kind=unet")
         if low is not None:
             yield Problem("model.low_res_size", low, "has no effect on model.kind=unet: leave it out, or set model.kind=superres")
     elif low is None:
@@ -152,6 +154,11 @@ def check_labels(model: ModelSpec, data: DataSpec, sample: SampleSpec) -> Iterat
         ):
             if value != default:
                 yield Problem(path, value, "has no effect without model.class_cond=true")
+    if sample.guidance_interval is not None and sample.guidance == 1.0:
+        yield Problem("sample.guidance_interval", list(sample.guidance_interval), "has no effect without sample.guidance")
+    if sample.low_res_noise > model.low_res_noise:
+        fix = f"should be at most model.low_res_noise, {model.low_res_noise}: the network has met no higher level"
+        yield Problem("sample.low_res_noise", sample.low_res_noise, fix)
     if sample.guidance != 1.0 and model.class_dropout == 0:
         yield Problem("sample.guidance", sample.guidance, "needs a network trained with model.class_dropout above 0, such as 0.1")
     if model.class_cond and model.num_classes is not None and sample.classes is not None:
@@ -162,9 +169,16 @@ def check_labels(model: ModelSpec, data: DataSpec, sample: SampleSpec) -> Iterat
             )
 
 
-def check_diffusion(diffusion: DiffusionSpec, sample: SampleSpec, resampler: ResamplerSpec) -> Iterator[Problem]:
+def check_diffusion(diffusion: DiffusionSpec, model: ModelSpec, sample: SampleSpec, resampler: ResamplerSpec) -> Iterator[Problem]:
     """Processes that cannot exist, or that nothing can be learned from."""
     timesteps = diffusion.timesteps
+    if model.low_res_noise > timesteps:
+        yield Problem("model.low_res_noise", model.low_res_noise, f"should be at most diffusion.timesteps, {timesteps}")
+    if sample.guidance_interval is not None:
+        low, high = sample.guidance_interval
+        if not low <= high < timesteps:
+            fix = f"should be two timesteps, low and high, of 0 to {timesteps - 1}"
+            yield Problem("sample.guidance_interval", [low, high], fix)
     if timesteps == 1:
         yield Problem("diffusion.timesteps", 1, "should be at least 2: nothing can be trained on a process of one timestep")
         return

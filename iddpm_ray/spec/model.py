@@ -49,3 +49,6 @@ class ModelSpec(Section):
         "sdpa", "attention by torch's fused kernel, or written out as in the paper", unit="choice"
     )
     low_res_size: int | None = identity(None, "superres: longer side of the small picture it is given", unit="pixels", ge=1)
+    low_res_noise: int = identity(
+        0, "superres: noisiest level given to the small picture in training, and told; 0: none", unit="timesteps", ge=0, later=True
+    )

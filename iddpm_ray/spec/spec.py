@@ -53,7 +53,7 @@ class JobSpec(Section):
             *checks.check_names(self.run, self.data, self.init, self.optim, self.cluster),
             *checks.check_network(self.model, self.data),
             *checks.check_labels(self.model, self.data, self.sample),
-            *checks.check_diffusion(self.diffusion, self.sample, self.resampler),
+            *checks.check_diffusion(self.diffusion, self.model, self.sample, self.resampler),
             *checks.check_optim(self.optim, self.sample, global_batch=batch),
             *checks.check_init(self.init),
             *checks.check_cluster(self.cluster, global_batch=batch),
@@ -82,6 +82,16 @@ class JobSpec(Section):
         factor = max(height, width) // self.model.low_res_size
         return height // factor, width // factor
 
+    def with_sample(self, **settings: Any) -> "JobSpec":
+        """The same spec with other fields of section `sample`.
+
+        Raises:
+            SpecError: they do not go together with the rest; names them.
+        """
+        if not settings:
+            return self
+        return JobSpec.model_validate({**dict(self), "sample": {**dict(self.sample), **settings}})
+
     def with_num_classes(self, num_classes: int) -> "JobSpec":
         """The same spec with the number of classes that the data set turned out to have.
 
@@ -92,7 +102,11 @@ class JobSpec(Section):
 
     def digest(self) -> str:
         """SHA-256 over the identity fields, as hexadecimal: equal for specs that compute the same run."""
-        values = {field.path: as_plain(value_of(self, field)) for field in fields_of(JobSpec) if field.mark == "identity"}
+        values = {
+            field.path: as_plain(value_of(self, field))
+            for field in fields_of(JobSpec)
+            if field.mark == "identity" and not (field.later and value_of(self, field) == field.default)
+        }
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 

@@ -27,6 +27,7 @@ from iddpm_ray.storage.files import (
     write_whole,
 )
 from iddpm_ray.storage.retry import patiently
+from iddpm_ray.storage.stream import writing
 from iddpm_ray.storage.transient import is_transient
 from iddpm_ray.storage.urls import carries_credentials, is_local, is_secret_name, join, name, parent, reason, scheme, shown, without_secrets
 
@@ -61,4 +62,5 @@ __all__ = [
     "without_secrets",
     "write_checked",
     "write_whole",
+    "writing",
 ]

@@ -26,7 +26,7 @@ def replace(path: str, data: bytes) -> None:
     except OSError:
         os.unlink(temporary)
         raise
-    _sync_folder(os.path.dirname(path))
+    sync_folder(os.path.dirname(path))
 
 
 def create(path: str, data: bytes) -> bool:
@@ -45,7 +45,7 @@ def create(path: str, data: bytes) -> bool:
             return False
     finally:
         os.unlink(temporary)
-    _sync_folder(os.path.dirname(path))
+    sync_folder(os.path.dirname(path))
     return True
 
 
@@ -98,7 +98,7 @@ def _write_synced(path: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make a rename in the folder survive a power cut, where the system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:

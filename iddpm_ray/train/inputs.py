@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from iddpm_ray.diffusion import draws
+from iddpm_ray.diffusion.condition import ConditionNoise, training_condition
 from iddpm_ray.diffusion.draws import Purpose
 from iddpm_ray.diffusion.resample import Resampler
 from iddpm_ray.models.superres import downsample_condition
@@ -20,6 +21,7 @@ class Augmentation:
         class_dropout: probability that a label is replaced by the null class.
         null_class: index of that class; None without labels.
         low_res_size: [height, width] of the condition of a super-resolution model, or None.
+        low_res_noise: levels of noise on that condition, or None for a network that knows none.
         channels_last: memory layout of the pictures.
     """
 
@@ -28,6 +30,7 @@ class Augmentation:
     class_cond: bool = False
     null_class: int | None = None
     low_res_size: tuple[int, int] | None = None
+    low_res_noise: ConditionNoise | None = None
     channels_last: bool = False
 
 
@@ -38,7 +41,7 @@ class StepInputs:
     Attributes:
         x_start: [n, C, H, W] float32 in [-1, 1].
         noise: [n, C, H, W] float32.
-        cond: what else the network is given: `y` [n] int64, `low_res` [n, C, h, w].
+        cond: what else the network is given: `y` [n] int64, `low_res` [n, C, h, w], `low_res_level` [n] int64.
         own: where this rank's samples lie in the global batch.
         t: [G] int64 timesteps of the whole global batch, equal on all ranks.
         weights: [G] float32 importance weights.
@@ -58,13 +61,15 @@ def to_float(pixels: Tensor) -> Tensor:
 
 
 def condition(x_start: Tensor, labels: Tensor, *, augmentation: Augmentation) -> dict[str, Tensor]:
-    """The network's conditions without any randomness: labels as they are, the low-resolution picture of `x_start`."""
+    """The network's conditions without any randomness: labels as they are, the low-resolution picture of `x_start` at noise level 0."""
     cond: dict[str, Tensor] = {}
     if augmentation.class_cond:
         cond["y"] = labels
     if augmentation.low_res_size is not None:
         height, width = augmentation.low_res_size
         cond["low_res"] = downsample_condition(x_start, height=height, width=width)
+    if augmentation.low_res_noise is not None:
+        cond["low_res_level"] = torch.zeros(x_start.shape[0], dtype=torch.int64, device=x_start.device)
     return cond
 
 
@@ -97,6 +102,8 @@ def make_inputs(
         assert augmentation.null_class is not None
         dropped = draws.uniforms(seed, Purpose.LABEL_DROP, mine).squeeze(1) < augmentation.class_dropout
         cond["y"] = torch.where(dropped, augmentation.null_class, cond["y"])
+    if augmentation.low_res_noise is not None:
+        cond |= training_condition(cond["low_res"], augment=augmentation.low_res_noise, seed=seed, positions=mine)
     noise = draws.normals(seed, Purpose.NOISE, mine, tuple(x_start.shape[1:]))
     if augmentation.channels_last:
         x_start, noise = (picture.contiguous(memory_format=torch.channels_last) for picture in (x_start, noise))

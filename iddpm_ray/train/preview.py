@@ -6,10 +6,9 @@ from torch import Tensor
 from iddpm_ray import build
 from iddpm_ray.data.order import slice_of
 from iddpm_ray.diffusion import draws
+from iddpm_ray.diffusion.condition import drawing_condition
 from iddpm_ray.diffusion.draws import Purpose
-from iddpm_ray.diffusion.guidance import guided
 from iddpm_ray.diffusion.loss import training_losses
-from iddpm_ray.diffusion.sample import to_bytes
 from iddpm_ray.diffusion.seeded import draw_pictures
 from iddpm_ray.parallel.collective import gather_ragged
 from iddpm_ray.spec.spec import JobSpec
@@ -82,14 +81,10 @@ def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tens
     indices = torch.arange(own.start, own.stop, device=device)
     cond = _conditions(spec, kit, sources=sources, own=own, indices=indices)
     network = under_autocast(state.model, kit.step_settings.autocast, device)
-    if spec.sample.guidance != 1.0:
-        assert kit.num_classes is not None
-        network = guided(network, scale=spec.sample.guidance, null_class=kit.num_classes, channels=shape[0])
-    leaning = network
 
     def alive(x: Tensor, t: Tensor, **cond: Tensor) -> Tensor:
         session.phase("sample")  # drawing may take longer than a hang is borne
-        return leaning(x, t, **cond)
+        return network(x, t, **cond)
 
     state.model.eval()
     with state.ema.applied(spec.sample.ema):
@@ -100,11 +95,10 @@ def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tens
             shape=shape,
             seed=spec.run.seed,
             cond=cond,
-            method=spec.sample.method,
-            eta=spec.sample.eta,
+            way=build.way(spec, num_classes=kit.num_classes),
         )
     state.model.train()
-    return gather_ragged(to_bytes(pictures)[: counts[session.rank]], counts=counts)
+    return gather_ragged(pictures[: counts[session.rank]], counts=counts)
 
 
 def _conditions(spec: JobSpec, kit: Kit, *, sources: Sources, own: slice, indices: Tensor) -> dict[str, Tensor]:
@@ -114,6 +108,8 @@ def _conditions(spec: JobSpec, kit: Kit, *, sources: Sources, own: slice, indice
         rows = sources.pictures(own)
         labels = rows.labels.to(indices.device)
         cond = condition(to_float(rows.pixels.to(indices.device)), labels, augmentation=kit.augmentation)
+        noise, level = kit.augmentation.low_res_noise, spec.sample.low_res_noise
+        cond |= drawing_condition(cond["low_res"], augment=noise, level=level, seed=spec.run.seed, indices=indices)
     elif kit.num_classes is not None:
         choice = torch.tensor(spec.sample.classes or range(kit.num_classes), device=indices.device)
         cond["y"] = choice[indices % len(choice)]

@@ -70,7 +70,7 @@ def make(
     num_classes = (spec.model.num_classes or len(sources.classes)) if spec.model.class_cond else None
     network = _network(spec, num_classes=num_classes, device=device)
     diffusion = build.diffusion(spec.diffusion).to(device)
-    augmentation = _augmentation(spec, num_classes=num_classes)
+    augmentation = _augmentation(spec, num_classes=num_classes, device=device)
     autocast = AUTOCAST[spec.optim.precision]
     rehearsal = Rehearsal(diffusion, spec.picture_shape(), augmentation, autocast, device)
     phase("compile")
@@ -146,13 +146,15 @@ def _network(spec: JobSpec, *, num_classes: int | None, device: torch.device) ->
     return network.train()
 
 
-def _augmentation(spec: JobSpec, *, num_classes: int | None) -> Augmentation:
+def _augmentation(spec: JobSpec, *, num_classes: int | None, device: torch.device) -> Augmentation:
+    noise = build.condition_noise(spec)
     return Augmentation(
         flip=spec.data.flip,
         class_dropout=spec.model.class_dropout,
         class_cond=num_classes is not None,
         null_class=num_classes,
         low_res_size=spec.low_res_height_width(),
+        low_res_noise=None if noise is None else noise.to(device),
         channels_last=spec.optim.channels_last,
     )
 

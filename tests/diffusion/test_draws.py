@@ -179,6 +179,15 @@ def test_purposes_keep_their_numbers() -> None:
         "SPLIT": 8,
         "INIT": 9,
         "CONDITION_NOISE": 10,
+        "UPSAMPLE_START": 11,
+        "UPSAMPLE_NOISE": 12,
+        "CONDITION_LEVEL": 13,
+        "UPSAMPLE_CONDITION": 14,
+        "LIKELIHOOD_NOISE": 15,
+        "STRATUM_TIMESTEP": 16,
+        "STRATUM_NOISE": 17,
+        "SUBSET": 18,
+        "BOOTSTRAP": 19,
     }
 
 

@@ -9,13 +9,15 @@ from golden import Golden, GoldenFile
 from process import FormulaNetwork, process_of
 
 from iddpm_ray.diffusion.gaussian import predict, q_sample
-from iddpm_ray.diffusion.likelihood import BitsPerDim, bits_per_dim
+from iddpm_ray.diffusion.likelihood import BitsPerDim
+from iddpm_ray.evaluate.nll import Pictures, whole_bound
 
 
 def _bound(g: GoldenFile, case: dict[str, Any], network: FormulaNetwork, dtype: torch.dtype) -> BitsPerDim:
     noise = torch.from_numpy(g.input(f"{case['id']}.noise"))
     x_start = torch.from_numpy(g.input("x_start")).to(dtype)
-    return bits_per_dim(process_of(case), network, x_start=x_start, noise=lambda done: noise[done], cond={}, clip=bool(case["clip"]))
+    pictures = Pictures(x_start, torch.arange(len(x_start)), {})
+    return whole_bound(process_of(case), network, pictures, noise=lambda done: noise[done], clip=bool(case["clip"]))
 
 
 def _room(g: GoldenFile, case: dict[str, Any], dtype: torch.dtype) -> dict[str, np.ndarray]:

@@ -18,10 +18,9 @@ from iddpm_ray.diffusion.sample import (
     ddim_reverse_step,
     ddim_reverse_steps,
     ddim_step,
-    ddim_steps,
     ddpm_step,
-    ddpm_steps,
 )
+from iddpm_ray.diffusion.seeded import chain
 
 
 def _denoised(case: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
@@ -55,9 +54,9 @@ def _chain(g: GoldenFile, case: dict[str, Any], network: FormulaNetwork) -> list
     def noise(done: int) -> Tensor:
         return noises[done]
 
-    if case["kind"] == "ddim":
-        return list(ddim_steps(diffusion, network, start=start, noise=noise, cond={}, eta=case["eta"], clip=clip, denoised=denoised))
-    return list(ddpm_steps(diffusion, network, start=start, noise=noise, cond={}, clip=clip, denoised=denoised))
+    method, eta = ("ddim", case["eta"]) if case["kind"] == "ddim" else ("ddpm", 0.0)
+    steps = chain(diffusion, network, method=method, start=start, noise=noise, cond={}, eta=eta, clip=clip, denoised=denoised)
+    return list(steps)
 
 
 def test_steps_are_the_recorded_ones(golden: Golden) -> None:

@@ -71,6 +71,7 @@ ALTERNATIVES: dict[str, Alternative] = {
     "model.gradient_checkpointing": Alternative(True),
     "model.attention": Alternative("math"),
     "model.low_res_size": Alternative(4, SUPERRES),
+    "model.low_res_noise": Alternative(20, SUPERRES),
     "diffusion.timesteps": Alternative(200),
     "diffusion.schedule": Alternative("cosine"),
     "diffusion.respacing": Alternative("10"),
@@ -120,6 +121,10 @@ ALTERNATIVES: dict[str, Alternative] = {
     "sample.eta": Alternative(0.5, {"sample.every": "2 steps", "sample.method": "ddim"}),
     "sample.ema": Alternative(0.9999, {"sample.every": "2 steps"}),
     "sample.guidance": Alternative(2.0, {"sample.every": "2 steps", "model.class_dropout": 0.1, **LABELS}),
+    "sample.guidance_interval": Alternative(
+        [10, 50], {"sample.every": "2 steps", "model.class_dropout": 0.1, "sample.guidance": 2.0, **LABELS}
+    ),
+    "sample.low_res_noise": Alternative(10, {"sample.every": "2 steps", "model.low_res_noise": 20, **SUPERRES}),
     "sample.classes": Alternative([1], {"sample.every": "2 steps", **LABELS}),
     "init.from": Alternative("/tmp/start.pt"),
     "init.weights": Alternative(0.9999, START),

@@ -14,7 +14,7 @@ IDENTITY = {
     "run": "seed",
     "data": "labels image_column label_column image_size channels background flip on_error max_pixels validation_fraction",
     "model": "kind num_channels num_res_blocks channel_mult num_heads num_heads_upsample attention_resolutions dropout class_cond "
-    "num_classes class_dropout conv_resample scale_shift_norm low_res_size",
+    "num_classes class_dropout conv_resample scale_shift_norm low_res_size low_res_noise",
     "diffusion": "timesteps schedule respacing predicts variance loss rescale_timesteps",
     "resampler": "kind history uniform_prob",
     "optim": "betas adam_eps schedule anneal warmup ema_rates precision fp16_scale_growth",
@@ -31,7 +31,7 @@ MAY_CHANGE = {
     "train": "duration",
     "checkpoint": "every keep_last keep_every asynchronous max_unsaved",
     "log": "every tensorboard csv progress validate_every validate_rows",
-    "sample": "every count method respacing eta ema guidance classes",
+    "sample": "every count method respacing eta ema guidance guidance_interval low_res_noise classes",
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
     "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
