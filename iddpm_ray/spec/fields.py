@@ -18,6 +18,8 @@ class SpecField:
         path: as in a file or on the command line, `optim.lr`.
         attributes: the same as Python attributes, which differ where Python reserves a word.
         annotation: the type; constraints are in pydantic's own metadata.
+        default: where the field is not required.
+        later: left out of the digest at its default, see `mark.identity`.
     """
 
     path: str
@@ -27,6 +29,8 @@ class SpecField:
     description: str
     required: bool
     annotation: Any
+    default: Any
+    later: bool
 
 
 def fields_of(model: type[BaseModel]) -> tuple[SpecField, ...]:
@@ -76,6 +80,8 @@ def _walk(model: type[BaseModel], path: tuple[str, ...], attributes: tuple[str, 
             description=info.description or "",
             required=info.is_required(),
             annotation=info.annotation,
+            default=None if info.is_required() else info.get_default(call_default_factory=True),
+            later=bool(extra["later"]),
         )
 
 

@@ -26,14 +26,15 @@ class Limits(TypedDict, total=False):
     alias: str
 
 
-def identity(default: Any, description: str, *, unit: str, **limits: Unpack[Limits]) -> Any:
+def identity(default: Any, description: str, *, unit: str, later: bool = False, **limits: Unpack[Limits]) -> Any:
     """A field that decides what is computed: a run directory with another value is another run.
 
     Args:
         unit: what the value counts or is: `samples`, `pixels`, `text`, `choice`, `yes or no`.
+        later: came when there were runs without it, whose digest it must not change: left out of the digest at its default.
         limits: constraints of the value, and the name in a file where Python reserves it.
     """
-    return _field(default, description, unit=unit, mark="identity", limits=limits)
+    return _field(default, description, unit=unit, mark="identity", limits=limits, later=later)
 
 
 def may_change(default: Any, description: str, *, unit: str, **limits: Unpack[Limits]) -> Any:
@@ -41,8 +42,8 @@ def may_change(default: Any, description: str, *, unit: str, **limits: Unpack[Li
     return _field(default, description, unit=unit, mark="may_change", limits=limits)
 
 
-def _field(default: Any, description: str, *, unit: str, mark: Mark, limits: Limits) -> Any:
-    return Field(default, description=description, json_schema_extra={"unit": unit, "mark": mark}, **limits)
+def _field(default: Any, description: str, *, unit: str, mark: Mark, limits: Limits, later: bool = False) -> Any:
+    return Field(default, description=description, json_schema_extra={"unit": unit, "mark": mark, "later": later}, **limits)
 
 
 def _as_tuple(value: object) -> object:

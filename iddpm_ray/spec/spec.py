@@ -92,7 +92,11 @@ class JobSpec(Section):
 
     def digest(self) -> str:
         """SHA-256 over the identity fields, as hexadecimal: equal for specs that compute the same run."""
-        values = {field.path: as_plain(value_of(self, field)) for field in fields_of(JobSpec) if field.mark == "identity"}
+        values = {
+            field.path: as_plain(value_of(self, field))
+            for field in fields_of(JobSpec)
+            if field.mark == "identity" and not (field.later and value_of(self, field) == field.default)
+        }
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
