@@ -14,7 +14,7 @@ IDENTITY = {
     "run": "seed",
     "data": "labels image_column label_column image_size channels background flip on_error max_pixels validation_fraction",
     "model": "kind num_channels num_res_blocks channel_mult num_heads num_heads_upsample attention_resolutions dropout class_cond "
-    "num_classes class_dropout conv_resample scale_shift_norm low_res_size low_res_noise",
+    "num_classes class_dropout conv_resample scale_shift_norm low_res_size low_res_noise num_head_channels resblock_updown qkv_order",
     "diffusion": "timesteps schedule respacing predicts variance loss rescale_timesteps",
     "resampler": "kind history uniform_prob",
     "optim": "betas adam_eps schedule anneal warmup ema_rates precision fp16_scale_growth",
