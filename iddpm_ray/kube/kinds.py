@@ -39,8 +39,15 @@ _PEER = _object(podSelector=_SELECTOR, namespaceSelector=_SELECTOR, ipBlock=_obj
 _FROM_POD = _object(("from",), **{"from": _TEXT, "to": _TEXT})
 _SECONDS: Schema = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
 _RULE = _object(
-    ("expr",), alert=_TEXT, record=_TEXT, expr={"type": ["string", "integer"]}, labels=_TEXTS, annotations=_TEXTS, **{"for": _TEXT}
+    ("expr",),
+    alert=_TEXT,
+    record=_TEXT,
+    expr={"type": ["string", "integer"]},
+    labels=_TEXTS,
+    annotations=_TEXTS,
+    keep_firing_for=_TEXT,
 )
+_RULE["properties"]["for"] = _TEXT  # Python reserves these words
 _GROUPS = _object(("groups",), groups=_list(_object(("name", "rules"), name=_TEXT, interval=_TEXT, rules=_list(_RULE))))
 _HARD = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
 

@@ -1,4 +1,4 @@
-"""Builds kustomizations: with kubectl or kustomize where there is one, else as far as a small subset goes, which refuses the rest by name."""
+"""Builds kustomizations: by kubectl or kustomize where there is one, else a small subset of them, refusing the rest by name."""
 
 import copy
 import shutil

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def _house(one: dict[str, Any]) -> Iterator[Flaw]:
         yield from check_job(dict(mapping(one, "spec", "jobTemplate")), "spec.jobTemplate")
 
 
-def _finding(where: str, one: dict[str, Any], flaw: Flaw) -> Finding:
+def _finding(where: str, one: Mapping[str, Any], flaw: Flaw) -> Finding:
     return Finding(where, title(one), flaw.path, flaw.rule, flaw.reason)
 
 

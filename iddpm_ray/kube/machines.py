@@ -1,7 +1,8 @@
 """Google's machine types as far as a run needs them: CPUs, memory, GPUs, and what of them a pod may have.
 
-Sources: cloud.google.com/compute/docs/gpus and /general-purpose-machines (types), cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes
-(what the kubelet keeps for itself), NVIDIA's data sheets (peak rates without sparsity).
+Sources: cloud.google.com/compute/docs/gpus and /general-purpose-machines (types),
+cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes (what the kubelet keeps for itself),
+NVIDIA's data sheets (peak rates without sparsity).
 """
 
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ class Gpu:
         name: as Ray detects it.
         label: value of the node label cloud.google.com/gke-accelerator.
         memory_gib: of the device.
-        tf32, bf16: peak rate of dense matrix products, in TFLOP/s.
+        fp32, tf32, bf16: peak rate of dense matrix products, in TFLOP/s.
     """
 
     name: str
     label: str
     memory_gib: float
+    fp32: float
     tf32: float
     bf16: float
 
@@ -55,10 +57,10 @@ class Machine:
         return int(self.memory_gib - kept - 0.1 - _DAEMONS_GIB)
 
 
-L4 = Gpu("L4", "nvidia-l4", 24, 60, 121)
-A100_40 = Gpu("A100", "nvidia-tesla-a100", 40, 156, 312)
-A100_80 = Gpu("A100", "nvidia-a100-80gb", 80, 156, 312)
-H100 = Gpu("H100", "nvidia-h100-80gb", 80, 494, 989)
+L4 = Gpu("L4", "nvidia-l4", 24, 30, 60, 121)
+A100_40 = Gpu("A100", "nvidia-tesla-a100", 40, 19.5, 156, 312)
+A100_80 = Gpu("A100", "nvidia-a100-80gb", 80, 19.5, 156, 312)
+H100 = Gpu("H100", "nvidia-h100-80gb", 80, 67, 494, 989)
 
 MACHINES = {
     machine.name: machine

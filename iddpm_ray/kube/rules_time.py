@@ -34,7 +34,9 @@ def _reclaim(group: Group) -> Iterator[Flaw]:
     if group.spot and grace not in WINDOWS:
         window = max((one for one in WINDOWS if one <= grace), default=grace)
         if grace > WINDOWS[0]:
-            reason = f"a spot machine gives a pod {WINDOWS[0]} s, or {WINDOWS[1]} in pools with a longer notice: the rest of the {grace} s never comes"
+            reason = (
+                f"a spot machine gives a pod {WINDOWS[0]} s, or {WINDOWS[1]} in pools of longer notice: the rest of {grace} s never comes"
+            )
             yield Flaw(path, "grace", reason)
         else:
             yield Flaw(path, "grace", f"{grace} s: of the {WINDOWS[0]} s that a spot machine gives, {WINDOWS[0] - grace} are thrown away")
@@ -49,7 +51,8 @@ def _reclaim(group: Group) -> Iterator[Flaw]:
         )
     elif drain > window:
         own = " (Ray's default)" if given is None else ""
-        reason = f"ranks are told a deadline {drain - window:g} s later than the machine has: {name}{own} of {window} s; a save that trusts it is lost"
+        late = f"ranks are told a deadline {drain - window:g} s later than the machine has"
+        reason = f"{late}: {name}{own} of {window} s; a save that trusts it is lost"
         yield Flaw(at, "drain", reason)
     elif drain > window - LAST_WORDS_S:
         yield Flaw(
@@ -92,7 +95,9 @@ def _head(head: Group) -> Iterator[Flaw]:
     values = environment(head.container)
     poll = quantity(values.get(POLL, str(RAYS_POLL_S)))
     if poll is None or poll > SOON_S:
-        reason = f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, a large part of a window of {WINDOWS[0]} s: 1 would do"
+        reason = (
+            f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, much of a window of {WINDOWS[0]} s: 1 would do"
+        )
         yield Flaw(f"{head.container_path}.env {POLL}", "poll", reason)
     stop = quantity(values.get(STOP, str(RAYS_STOP_S)))
     if stop is None or stop < SAVE_S:

@@ -136,7 +136,7 @@ def image_of(spec: JobSpec) -> str:
         SpecError: it names none.
     """
     if spec.kube.image is None:
-        fix = "build k8s/images/Dockerfile, push it where the cluster can pull it, and give its name, such as kube.image=REGISTRY/iddpm-ray:TAG"
+        fix = "build k8s/images/Dockerfile, push it where the cluster can pull it, and name it: kube.image=REGISTRY/iddpm-ray:TAG"
         raise SpecError("kube.image is needed to run on Kubernetes", fix=fix)
     return spec.kube.image
 
