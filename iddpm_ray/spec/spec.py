@@ -14,6 +14,7 @@ from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
 from iddpm_ray.spec.fields import as_plain, fields_of, value_of
 from iddpm_ray.spec.init import InitSpec
+from iddpm_ray.spec.kube import KubeSpec
 from iddpm_ray.spec.log import LogSpec
 from iddpm_ray.spec.mark import REQUIRED, Section
 from iddpm_ray.spec.model import ModelSpec
@@ -40,6 +41,7 @@ class JobSpec(Section):
     sample: SampleSpec = Field(default_factory=SampleSpec, description="pictures drawn during training and afterwards")
     init: InitSpec = Field(default_factory=InitSpec, description="weights to begin from, other than the seed's")
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="workers, what each one gets, failures")
+    kube: KubeSpec = Field(default_factory=KubeSpec, description="machines and pods of a run on Kubernetes")
 
     @model_validator(mode="after")
     def _agrees(self) -> "JobSpec":

@@ -35,6 +35,7 @@ LOSS_AWARE = {"resampler.kind": "loss_second_moment"}
 SUPERRES = {"model.kind": "superres", "model.low_res_size": 8}
 START = {"init.from": "/tmp/start.pt"}
 GPU = {"cluster.gpus_per_worker": 1}
+POD = {"kube.image": "registry/iddpm-ray:1", **GPU}
 
 ALTERNATIVES: dict[str, Alternative] = {
     "run.name": Alternative("other"),
@@ -151,6 +152,12 @@ ALTERNATIVES: dict[str, Alternative] = {
     "cluster.start_timeout_s": Alternative(5),
     "cluster.object_store_gib": Alternative(0.5),
     "cluster.price_per_worker_hour": Alternative(2.5),
+    "kube.image": Alternative("registry/iddpm-ray:2", POD),
+    "kube.namespace": Alternative("elsewhere", POD),
+    "kube.machine": Alternative("g2-standard-12", POD),
+    "kube.capacity": Alternative("on-demand", POD),
+    "kube.reclaim_window_s": Alternative(105, POD),
+    "kube.preflight": Alternative(True, POD),
 }
 
 REFUSED: dict[str, Any] = {"cluster.mesh.fsdp": 2, "cluster.mesh.tensor": 2}

@@ -35,6 +35,7 @@ MAY_CHANGE = {
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
     "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
+    "kube": "image namespace machine capacity reclaim_window_s preflight",
 }
 
 
@@ -61,7 +62,7 @@ def test_required_fields_are_four():
 
 
 def test_sections_are_these():
-    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "init", "cluster"]
+    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "init", "cluster", "kube"]
     assert [path for path in section_paths(JobSpec) if "." not in path] == top
     assert "cluster.mesh" in section_paths(JobSpec)
 
