@@ -150,7 +150,8 @@ def test_a_storage_that_fails_before_the_start_or_at_the_end_is_told_in_one_line
     failing_store(monkeypatch, times=6)
     if begun:
         it.stop()
-    with pytest.raises(TrainError, match=r"the storage of the run fails: OSError: 503 slow down \(got gs://bucket/run\): mend it and start again"):
+    told = r"the storage of the run fails: OSError: 503 slow down \(got gs://bucket/run\): mend it and start again"
+    with pytest.raises(TrainError, match=told):
         it.run()
     assert it.begun == 0
 
