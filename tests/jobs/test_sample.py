@@ -115,6 +115,7 @@ def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "job.json").read_text())["base"]["respacing"] == "3"
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
     """SIGKILL as soon as some chunk is there, then SIGTERM, then to the end: the bytes of a command that nobody disturbed."""
     common = [run(root), "--count", "160", "--workers", "0", "--batch", "4", "--seed", "5"]
