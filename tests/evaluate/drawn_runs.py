@@ -1,4 +1,4 @@
-"""Small runs to draw from: handwritten digits of 8 pixels, and a network that enlarges 4 to 8."""
+"""Small runs to draw from: handwritten digits of 8 pixels, and a network that enlarges 8 to 16."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +9,10 @@ from train.small_run import run_url, small_spec, start, write_pictures
 
 from iddpm_ray.spec.spec import JobSpec
 
+LARGE = {"image_size": 16}
 SUPERRES = {
     "kind": "superres",
-    "low_res_size": 4,
+    "low_res_size": 8,
     "num_channels": 32,
     "num_res_blocks": 1,
     "channel_mult": [1],

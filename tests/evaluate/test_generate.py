@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluate.drawn_runs import SUPERRES, trained
+from evaluate.drawn_runs import LARGE, SUPERRES, trained
+from PIL import Image
 
 from iddpm_ray.errors import DataError, SpecError
 from iddpm_ray.evaluate import npz, output
@@ -22,10 +23,10 @@ FAST = {"respacing": "4"}
 
 @dataclass(frozen=True)
 class Runs:
-    """Directories of runs: digits of 8 pixels; digits of 4; 4 to 8 without and with noise levels."""
+    """Directories of runs: digits of 8 pixels; others of 4; 8 to 16 without and with noise levels."""
 
     digits: str
-    small: str
+    other: str
     enlarging: str
     noised: str
 
@@ -34,14 +35,13 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     root = tmp_path_factory.mktemp("generate")
     noised: Mapping[str, Any] = {**SUPERRES, "low_res_noise": 10}
+    held_out = {**LARGE, "validation_fraction": 0.1}
     sampled = {"every": "2 steps", "count": 3, "respacing": "3", "low_res_noise": 5}
     return Runs(
         digits=trained(root, "digits", model={"class_dropout": 0.2})[1],
-        small=trained(root, "small", data={"image_size": 4})[1],
-        enlarging=trained(root, "enlarging", model=SUPERRES)[1],
-        noised=trained(root, "noised", model=noised, sample=sampled, data={"validation_fraction": 0.1}, log={"validate_every": "2 steps"})[
-            1
-        ],
+        other=trained(root, "other", data={"image_size": 4})[1],
+        enlarging=trained(root, "enlarging", model=SUPERRES, data=LARGE)[1],
+        noised=trained(root, "noised", model=noised, sample=sampled, data=held_out, log={"validate_every": "2 steps"})[1],
     )
 
 
@@ -93,7 +93,7 @@ def test_another_job_never_goes_on_in_the_same_folder(runs: Runs, tmp_path: Path
         job(runs.digits, seed=1),
         job(runs.digits, batch=5),
         job(runs.digits, guidance=2.0),
-        job(runs.small),
+        job(runs.other),
         job(runs.digits, ema=0.9),
     ):
         with pytest.raises(SpecError, match="holds the output of another job"):
@@ -112,27 +112,27 @@ def test_guidance_and_its_interval_change_pictures(runs: Runs, tmp_path: Path) -
 
 
 def test_a_cascade_is_the_base_run_and_then_the_other_on_its_npz(runs: Runs, tmp_path: Path) -> None:
-    small = job(runs.small)
-    base = pictures(small, tmp_path / "small")
-    at_once = job(runs.enlarging, base=drawing(runs.small))
+    first = job(runs.digits)
+    base = pictures(first, tmp_path / "base")
+    at_once = job(runs.enlarging, base=drawing(runs.digits))
     wanted = pictures(at_once, tmp_path / "at_once")
-    url = str(tmp_path / "small" / "samples_10x4x4x1.npz")
+    url = str(tmp_path / "base" / "samples_10x8x8x1.npz")
     in_two = job(runs.enlarging, base=url, count=None)
     assert in_two.count == 10
     assert in_two.labels is not None
     assert in_two.labels.at(torch.arange(10)).tolist() == list(range(10))
     assert np.array_equal(pictures(in_two, tmp_path / "in_two"), wanted)
-    assert wanted.shape == (10, 8, 8, 1)
+    assert wanted.shape == (10, 16, 16, 1)
     chunks = generate_here(at_once, str(tmp_path / "at_once"))
     kept = [npz.decode(data, name="chunk") for data in chunks.read_all()]
     assert np.array_equal(np.concatenate([one["low_res"] for one in kept]), base)
     assert np.concatenate([one["arr_1"] for one in kept]).tolist() == list(range(10))
-    assert not np.array_equal(pictures(job(runs.enlarging, base=drawing(runs.small, method="ddim")), tmp_path / "other"), wanted)
+    assert not np.array_equal(pictures(job(runs.enlarging, base=drawing(runs.digits, method="ddim")), tmp_path / "other"), wanted)
     assert output.write_grid(chunks, count=10).endswith("grid.png")
 
 
 def test_the_noise_level_of_the_condition_is_told_and_by_number(runs: Runs) -> None:
-    base = drawing(runs.small)
+    base = drawing(runs.digits)
     drawn = [Painter(job(runs.noised, base=base, low_res_noise=level))(torch.arange(4)).pictures for level in (0, 10)]
     assert not torch.equal(drawn[0], drawn[1])
     again = Painter(job(runs.noised, base=base, low_res_noise=10))(torch.arange(4)).pictures
@@ -145,7 +145,7 @@ def test_the_noise_level_of_the_condition_is_told_and_by_number(runs: Runs) -> N
 
 def test_what_cannot_be_drawn_is_refused(runs: Runs, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"sample.guidance \(got 2.0\): needs a network trained with model.class_dropout"):
-        job(runs.small, guidance=2.0)
+        job(runs.other, guidance=2.0)
     with pytest.raises(SpecError, match=r"sample.respacing \(got .*21.*\): asks for 21 timesteps where there are 20"):
         job(runs.digits, respacing="21")
     with pytest.raises(SpecError, match=r"sample.ema \(got 0.5\): should be one of optim.ema_rates"):
@@ -155,17 +155,35 @@ def test_what_cannot_be_drawn_is_refused(runs: Runs, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="the network enlarges pictures, and there are none: give --base"):
         job(runs.enlarging)
     with pytest.raises(SpecError, match=r"--base .* is for networks that enlarge"):
-        job(runs.digits, base=drawing(runs.small))
-    with pytest.raises(DataError, match="the base pictures are 8 x 8 of 1 channels: the network enlarges pictures of 4 x 4 of 1 channels"):
-        job(runs.enlarging, base=drawing(runs.digits))
+        job(runs.digits, base=drawing(runs.other))
+    with pytest.raises(DataError, match="the base pictures are 4 x 4 of 1 channels: the network enlarges pictures of 8 x 8 of 1 channels"):
+        job(runs.enlarging, base=drawing(runs.other))
     with pytest.raises(SpecError, match="is a network that enlarges itself"):
         job(runs.enlarging, base=drawing(runs.enlarging))
-    npz.write_pictures(str(tmp_path / "big.npz"), [np.zeros((3, 8, 8, 1), dtype=np.uint8)], shape=(3, 8, 8, 1), labels=None)
-    with pytest.raises(DataError, match="the base pictures are 8 x 8"):
+    npz.write_pictures(str(tmp_path / "big.npz"), [np.zeros((3, 9, 9, 1), dtype=np.uint8)], shape=(3, 9, 9, 1), labels=None)
+    with pytest.raises(DataError, match="the base pictures are 9 x 9"):
         job(runs.enlarging, base=str(tmp_path / "big.npz"))
-    npz.write_pictures(str(tmp_path / "few.npz"), [np.zeros((3, 4, 4, 1), dtype=np.uint8)], shape=(3, 4, 4, 1), labels=None)
+    npz.write_pictures(str(tmp_path / "few.npz"), [np.zeros((3, 8, 8, 1), dtype=np.uint8)], shape=(3, 8, 8, 1), labels=None)
     with pytest.raises(DataError, match=r"the base file has 3 pictures \(got 10 wanted\): ask for --count 3 or fewer"):
         job(runs.enlarging, base=str(tmp_path / "few.npz"))
     labels = of_array(np.array([0, 1]), num_classes=10)
     with pytest.raises(DataError, match="the file of classes has 2 pictures"):
         make_job(drawing(runs.digits), seed=0, count=3, batch=2, labels=labels, base=None, threads=1)
+
+
+@pytest.mark.slow
+def test_an_upsampler_learns_to_paint_what_it_is_given(tmp_path: Path) -> None:
+    """What it draws, made small again, is nearer to its own small picture than to another's, by far."""
+    model = {**SUPERRES, "channel_mult": [1, 1], "low_res_noise": 5}
+    longer = {"train": {"duration": "150 steps", "global_batch": 16}, "checkpoint": {"every": "150 steps"}, "optim": {"lr": 2e-3}}
+    _, run = trained(tmp_path, "learned", model=model, data=LARGE, **longer)
+    files = sorted((tmp_path / "pictures").rglob("*.png"), key=lambda path: path.name)[:16]
+    digits = np.stack([np.asarray(Image.open(file)) for file in files])[..., None]
+    labels = np.array([int(file.parent.name) for file in files])
+    npz.write_pictures(str(tmp_path / "digits.npz"), [digits], shape=digits.shape, labels=labels)
+    enlarged = pictures(job(run, base=str(tmp_path / "digits.npz"), count=None, respacing=""), tmp_path / "drawn")
+    small = enlarged.reshape(16, 8, 2, 8, 2).mean(axis=(2, 4))
+    distances = np.abs(small[:, None] - digits[None, ..., 0].astype(float)).mean(axis=(2, 3))
+    own = distances.diagonal().mean()
+    others = distances[~np.eye(16, dtype=bool)].mean()
+    assert own < 0.4 * others, (own, others)

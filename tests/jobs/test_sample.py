@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from evaluate.drawn_runs import SUPERRES, trained
+from evaluate.drawn_runs import LARGE, SUPERRES, trained
 from PIL import Image
 
 from iddpm_ray.checkpoint.commit import complete
@@ -27,9 +27,9 @@ HERE = ["--workers", "0", "--respacing", "4", "--batch", "4"]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sample")
     trained(folder, "digits")
-    trained(folder, "small", data={"image_size": 4})
+    trained(folder, "other", data={"image_size": 4})
     trained(folder, "plain", data={"labels": "none"}, model={"class_cond": False})
-    trained(folder, "enlarging", model=SUPERRES)
+    trained(folder, "enlarging", model=SUPERRES, data=LARGE)
     return folder
 
 
@@ -106,9 +106,9 @@ def test_a_dry_run_says_what_would_be_drawn_and_starts_nothing(root: Path, tmp_p
 
 
 def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
-    command = [run(root, "enlarging"), "--base", run(root, "small"), "--base-respacing", "3", "--base-ema", "0.9", "--count", "5", *HERE]
+    command = [run(root, "enlarging"), "--base", run(root, "digits"), "--base-respacing", "3", "--base-ema", "0.9", "--count", "5", *HERE]
     assert sample([*command, "--out", str(tmp_path), "--grid", "5"]) == 0
-    found = arrays(tmp_path, "samples_5x8x8x1.npz")
+    found = arrays(tmp_path, "samples_5x16x16x1.npz")
     assert found["arr_1"].tolist() == list(range(5))
     with Image.open(tmp_path / "grid.png") as grid:
         assert grid.size == (5 * (64 + 2) + 2, 32 + 4)  # small and large side by side
@@ -157,7 +157,7 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("digits", ["--base-noise", "3"], "sample.low_res_noise (got 3): should be at most model.low_res_noise, 0"),
         ("enlarging", [], "the network enlarges pictures, and there are none: give --base"),
         ("enlarging", ["--base", "absent.npz"], "cannot read"),
-        ("enlarging", ["--base", "digits"], "the base pictures are 8 x 8 of 1 channels: the network enlarges pictures of 4 x 4"),
+        ("enlarging", ["--base", "other"], "the base pictures are 4 x 4 of 1 channels: the network enlarges pictures of 8 x 8"),
         ("digits", ["--out", "s3://key:secret@bucket/x"], "out holds credentials"),
         ("digits", ["--spec", "x.yaml"], "is for files of weights alone"),
     ],
@@ -165,7 +165,7 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
 def test_a_wrong_request_is_one_line(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, arguments: list[str], says: str
 ) -> None:
-    arguments = [run(root, word) if word == "digits" and arguments[0] == "--base" else word for word in arguments]
+    arguments = [run(root, word) if word == "other" else word for word in arguments]
     out = [] if "--out" in arguments else ["--out", str(tmp_path / "out")]
     assert sample([run(root, name), "--count", "2", "--workers", "0", *out, *arguments]) == 2
     error = capsys.readouterr().err
