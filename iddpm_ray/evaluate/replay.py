@@ -1,6 +1,5 @@
 """A step of a run done again: from the checkpoint before it, in the run's own order, to see what it saw and what came of it."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,8 +158,6 @@ def replay_rank(plan: Plan, *, rank: int, world_size: int, device: torch.device)
     batches = sources.batches(start_step=state.step, stop_step=plan.step)
     try:
         for batch in batches:
-            asked = time.monotonic()
-            recorder.waited(time.monotonic() - asked)
             recorder.loaded(substituted=batch.substituted)
             inputs = make_inputs(
                 batch.pixels,
