@@ -1,5 +1,6 @@
 """A step of a run done again: from the checkpoint before it, in the run's own order, to see what it saw and what came of it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -255,8 +256,18 @@ def _check_reached(run_url: str, wanted: int, link: Link, rows: list[Row], *, re
         return
     stored = [one.checkpoint.step for one in survey(run_url) if one.checkpoint.attempt == link.attempt]
     furthest = max([link.from_step, *stored, *(int(row["step"]) for row in rows), *([reached] if reached is not None else [])])
-    if wanted > furthest:
+    if wanted <= furthest:
+        return
+    if reached is not None:
         raise CheckpointError("the run has no such step", value=wanted, fix=f"it has come to step {furthest}")
+    # Nobody has said how far the attempt came: it goes on, or died. What it did or will do is known as far as its duration goes.
+    spec = load_text(storage.read_bytes(storage.join(run_url, SPEC_FILE)).decode())
+    if spec.train.duration.unit == "minutes":
+        return
+    num_rows = len(manifests.read(storage.join(run_url, MANIFEST_FILE)).training_rows)
+    last = math.ceil(spec.train.duration.samples(spec.train.global_batch, num_rows) / spec.train.global_batch)
+    if wanted > last:
+        raise CheckpointError("the run has no such step", value=wanted, fix=f"it ends at step {last}")
 
 
 def _start(run_url: str, chain: list[Link], wanted: int) -> Checkpoint | None:

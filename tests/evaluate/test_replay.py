@@ -4,6 +4,7 @@ import io
 import json
 import re
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_a_loss_that_is_not_finite_is_one_command_away(root: Path, tmp_path: Pat
         (["step=five"], r"what to replay \(got step=five\)"),
         (["steps=5"], "what to replay"),
         (["step=0"], "steps are counted from 1"),
-        (["step=13"], r"the run has no such step \(got 13\): it has come to step 12"),
+        (["step=13"], r"the run has no such step \(got 13\): it ends at step 12"),
         (["step=5", "sample=7"], r"sample \(got 7\): step 5 has samples 0 to 6"),
     ],
 )
@@ -140,6 +141,14 @@ def test_what_cannot_be_replayed_is_said_in_one_line(
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1
     assert re.search(says, error), error
+
+
+def test_a_run_that_ended_has_no_steps_beyond(spec: JobSpec, tmp_path: Path) -> None:
+    run = shutil.copytree(run_url(spec), tmp_path / "run")
+    (run / "attempts" / "0002.end.json").write_text(json.dumps({"reached": 12}))
+    assert plan(str(run), 12).step == 12
+    with pytest.raises(CheckpointError, match="it has come to step 12"):
+        plan(str(run), 13)
 
 
 def test_where_there_is_no_run_nothing_is_replayed(tmp_path: Path) -> None:
