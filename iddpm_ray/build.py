@@ -93,7 +93,10 @@ def model(spec: JobSpec, *, num_classes: int | None) -> UNet:
         "gradient_checkpointing": net.gradient_checkpointing,
         "num_heads": net.num_heads,
         "num_heads_upsample": net.num_heads_upsample,
+        "num_head_channels": net.num_head_channels,
         "scale_shift_norm": net.scale_shift_norm,
+        "resblock_updown": net.resblock_updown,
+        "qkv_order": net.qkv_order,
         "attention": net.attention,
     }
     match net.kind:

@@ -22,6 +22,7 @@ from iddpm_ray.evaluate import assessed_files, assessed_run
 from iddpm_ray.evaluate.drawing import WAY, Arithmetic, make_drawing
 from iddpm_ray.evaluate.due import next_due
 from iddpm_ray.evaluate.trained import Source
+from iddpm_ray.kube import render
 from iddpm_ray.plan import make_plan
 from iddpm_ray.runtime import attempt as attempts
 from iddpm_ray.runtime import cluster, evaluations, launch, stream
@@ -78,6 +79,7 @@ def observe(spec: JobSpec, *, other_data: str, monkeypatch: pytest.MonkeyPatch) 
     seen["evaluation"] = _evaluation(spec, opening, monkeypatch)
     seen |= _driver(spec, opening, place, sources, monkeypatch)
     seen["second start"] = _second_start(spec, opening, other_data)
+    seen["pods"] = _pods(spec)
     return seen
 
 
@@ -368,6 +370,14 @@ def _second_start(spec: JobSpec, opening: Opening, other_data: str) -> str:
         return inspect_run(spec).describe()
     except UserError as error:
         return str(error).splitlines()[0]
+
+
+def _pods(spec: JobSpec) -> list[Any]:
+    """The manifests, of which only the section `kube` speaks: without the spec that travels in them, and what is derived of its text."""
+    if spec.kube.image is None:
+        return []
+    spec_map, job = render.job(spec.model_copy(update={"run": spec.run.model_copy(update={"output_dir": "gs://bucket/runs"})}))
+    return [spec_map["metadata"]["namespace"], job["metadata"]["namespace"], job["spec"]]
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:

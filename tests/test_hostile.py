@@ -28,6 +28,7 @@ from iddpm_ray.checkpoint.commit import checkpoint_at, complete, read_marker, ve
 from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.inventory import inventory, pick
 from iddpm_ray.checkpoint.marker import MARKER, DamagedError, digest
+from iddpm_ray.convert.weight_files import read_weights
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data import tables
 from iddpm_ray.data.image import BadPicture, Decoding, decode
@@ -36,7 +37,6 @@ from iddpm_ray.errors import DataError, SpecError, UserError
 from iddpm_ray.runtime.ending import classify
 from iddpm_ray.spec.text import load_mapping, parse_yaml
 from iddpm_ray.train.session import LocalSession
-from iddpm_ray.train.weight_files import read_state_dict
 
 MESSAGES: list[tuple[str, str]] = []
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -69,6 +69,12 @@ class Malice:
         return (exec, (f"open({str(self.path)!r}, 'w').write('owned')",))
 
 
+def read(folder: Path, name: str, data: bytes) -> object:
+    """Reads a file of weights with that content."""
+    (folder / name).write_bytes(data)
+    return read_weights(str(folder / name))
+
+
 def as_torch_saves(content: object) -> bytes:
     out = io.BytesIO()
     torch.save(content, out)
@@ -78,8 +84,8 @@ def as_torch_saves(content: object) -> bytes:
 def test_a_pickle_that_would_run_code_is_refused_by_name_and_does_not(tmp_path: Path) -> None:
     bad = {"a": Malice(tmp_path / "owned")}
     named = "nice.pt asks for", "exec while it is read, and was refused"
-    refused("pickle", UserError, lambda: read_state_dict(as_torch_saves(bad), name="nice.pt"), *named)
-    refused("bare pickle", UserError, lambda: read_state_dict(pickle.dumps(bad), name="nice.pt"), "nice.pt is damaged, or no file of")
+    refused("pickle", UserError, lambda: read(tmp_path, "nice.pt", as_torch_saves(bad)), *named)
+    refused("bare pickle", UserError, lambda: read(tmp_path, "nice.pt", pickle.dumps(bad)), "nice.pt is damaged, or no file of")
     assert not (tmp_path / "owned").exists()
 
 
@@ -101,16 +107,16 @@ def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
             assert path.name == "data-00000-000.bin", "raw bytes, described by tensors.json"
 
 
-def test_a_weight_file_that_would_unpack_to_much_more_is_refused() -> None:
+def test_a_weight_file_that_would_unpack_to_much_more_is_refused(tmp_path: Path) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("archive/data.pkl", pickle.dumps({}))
         bomb.writestr("archive/data/0", bytes(200_000_000))
     assert len(out.getvalue()) < 1_000_000
-    refused("zip bomb", UserError, lambda: read_state_dict(out.getvalue(), name="small.pt"), "small.pt has", "would unpack to 200000")
+    refused("zip bomb", UserError, lambda: read(tmp_path, "small.pt", out.getvalue()), "small.pt has", "would unpack to 200000")
 
 
-def test_a_safetensors_header_that_lies_is_refused() -> None:
+def test_a_safetensors_header_that_lies_is_refused(tmp_path: Path) -> None:
     for header in (
         {"a": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 16]}},
         {"a": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}},
@@ -118,8 +124,8 @@ def test_a_safetensors_header_that_lies_is_refused() -> None:
     ):
         text = json.dumps(header).encode()
         data = len(text).to_bytes(8, "little") + text + bytes(16)
-        refused("safetensors", UserError, lambda data=data: read_state_dict(data, name="w.safetensors"), "w.safetensors is damaged")
-    refused("safetensors", UserError, lambda: read_state_dict(b"\xff" * 8 + b"{}", name="w.safetensors"), "damaged")
+        refused("safetensors", UserError, lambda data=data: read(tmp_path, "w.safetensors", data), "w.safetensors is damaged")
+    refused("safetensors", UserError, lambda: read(tmp_path, "w.safetensors", b"\xff" * 8 + b"{}"), "damaged")
 
 
 def png(width: int, height: int, *, more: bytes = b"") -> bytes:

@@ -12,7 +12,7 @@ LEVELS = (
     ("errors", "storage", "spec", "presets", "cli", "kube"),
     ("stats", "diffusion", "models", "data"),
     ("parallel", "checkpoint"),
-    ("build", "plan", "sinks", "train", "evaluate", "report", "convert"),
+    ("build", "plan", "convert", "sinks", "train", "evaluate", "report"),
     ("runtime",),
     ("jobs",),
 )

@@ -15,6 +15,8 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint.marker import LONGEST, MARKER, DamagedError, FileRecord, Marker, decode, digest, encode
 from iddpm_ray.errors import CheckpointError
 
+SPEC_FILE = "spec.yaml"
+LABELS_FILE = "labels.json"
 _FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d{8,})\.a(\d{4,})")
 

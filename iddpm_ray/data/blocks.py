@@ -21,7 +21,7 @@ class Share:
 
     Attributes:
         steps_per_block: steps loaded by one task; None for about 512 rows, but at most 64 MiB. Changes no batch.
-        threads: pictures that one task reads and decodes at a time.
+        threads: pictures that one task reads at a time.
     """
 
     seed: int

@@ -1,10 +1,12 @@
 """Rows of a manifest to pixels and labels, with what to do about pictures that cannot be read."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from iddpm_ray.data.shards import read_rows
 from iddpm_ray.data.tables import read_pictures
 from iddpm_ray.errors import DataError
 
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 OnError = Literal["fail", "substitute"]
 Outcome = NDArray[np.uint8] | BadPicture
 
@@ -45,7 +49,7 @@ def load(manifest: Manifest, rows: NDArray[np.int64], *, decoding: Decoding, on_
         rows: int64 [N] rows of the manifest.
         on_error: `fail` raises the error of the first bad picture; `substitute` shows the next good row in manifest order on the same side
             of the validation split, wrapping round.
-        threads: pictures read and decoded at a time.
+        threads: pictures read at a time.
 
     Raises:
         DataError: naming path and row and what would do.
@@ -74,29 +78,45 @@ def read_outcomes(manifest: Manifest, rows: NDArray[np.int64], *, decoding: Deco
         case "parquet":
             inner = np.array(manifest.column("row", rows), dtype=np.int64)
             files = read_pictures(manifest.root, manifest.column("path", rows), inner, image_column=manifest.image_column)
-            jobs = [partial(_decoded, manifest, int(row), decoding, data) for row, data in zip(rows, files, strict=True)]
+            return [_decoded(manifest, int(row), decoding, data) for row, data in zip(rows, files, strict=True)]
         case "folder":
-            paths = manifest.column("path", rows)
-            jobs = [partial(_read, manifest, int(row), path, decoding) for row, path in zip(rows, paths, strict=True)]
-    return _all(jobs, threads=threads)
+            read = partial(_read, manifest, _reader(manifest.root))
+            files = _ahead(read, list(zip(rows.tolist(), manifest.column("path", rows), strict=True)), threads=threads)
+            pairs = zip(rows.tolist(), files, strict=True)
+            return [data if isinstance(data, BadPicture) else _decoded(manifest, row, decoding, data) for row, data in pairs]
 
 
-def _all(jobs: Sequence[Callable[[], Outcome]], *, threads: int) -> list[Outcome]:
-    if threads == 1 or len(jobs) == 1:
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(min(threads, len(jobs))) as pool:
-        return list(pool.map(lambda job: job(), jobs))
+def _ahead(call: Callable[[_In], _Out], given: Sequence[_In], *, threads: int) -> Iterator[_Out]:
+    """The results in order; threads wait for the store, a few results ahead, and the caller's own one decodes: more would only fight
+    for the interpreter."""
+    if threads == 1 or len(given) == 1:
+        yield from map(call, given)
+        return
+    with ThreadPoolExecutor(min(threads, len(given))) as pool:
+        coming = deque(pool.submit(call, one) for one in given[: 2 * threads])
+        for one in given[2 * threads :]:
+            yield coming.popleft().result()
+            coming.append(pool.submit(call, one))
+        while coming:
+            yield coming.popleft().result()
 
 
-def _read(manifest: Manifest, row: int, path: str, decoding: Decoding) -> Outcome:
-    url = storage.join(manifest.root, path)
+def _reader(root: str) -> Callable[[str], bytes]:
+    """Reads files below `root`; on a local disk without asking for the file system each time."""
+    if not storage.is_local(root):
+        return lambda path: storage.read_bytes(storage.join(root, path))
+    folder = Path(storage.filesystem(root)[1])
+    return lambda path: (folder / path).read_bytes()
+
+
+def _read(manifest: Manifest, read: Callable[[str], bytes], which: tuple[int, str]) -> bytes | BadPicture:
+    row, path = which
     try:
-        data = storage.read_bytes(url)
+        return read(path)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         return BadPicture(f"{manifest.name(row)} cannot be read: {storage.reason(error)}", fix=FIX)
     except Exception as error:  # a store may raise anything; it says nothing about this picture
         raise OSError(f"{manifest.name(row)} could not be read: {storage.reason(error)}") from error
-    return _decoded(manifest, row, decoding, data)
 
 
 def _decoded(manifest: Manifest, row: int, decoding: Decoding, data: bytes) -> Outcome:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from iddpm_ray import storage
-from iddpm_ray.errors import DataError, SpecError
+from iddpm_ray.convert.weight_files import read_weights
+from iddpm_ray.errors import CheckpointError, DataError, SpecError
 from iddpm_ray.evaluate import classifier, inception
 from iddpm_ray.evaluate.classifier import LabelledPictures, train_classifier
 from iddpm_ray.evaluate.inception import Inception
 from iddpm_ray.evaluate.npz import decode
-from iddpm_ray.train.weight_files import read_state_dict
 
 INCEPTION = "inception"
 # The published conversion of the graph by which FID is defined carries the beginning of its SHA-256 in its name.
@@ -94,20 +94,20 @@ class InceptionFile:
         """
         shown = storage.shown(self.url)
         try:
-            data = storage.read_bytes(self.url)
-        except Exception as error:  # every store raises its own kinds
-            raise DataError(f"no Inception weights at {shown} ({storage.reason(error)})", fix=_ABOUT_WEIGHTS) from None
-        found = hashlib.sha256(data).hexdigest()
-        if found != self.sha256:
-            raise DataError(f"{shown} has SHA-256 {found}", value=self.sha256, fix="get the right file, or name its checksum")
+            file = read_weights(self.url)
+        except CheckpointError as error:
+            if storage.is_local(self.url) and storage.exists(self.url):
+                raise
+            raise DataError(f"no Inception weights at {shown} ({error.what})", fix=_ABOUT_WEIGHTS) from None
+        if file.sha256 != self.sha256:
+            raise DataError(f"{shown} has SHA-256 {file.sha256}", value=self.sha256, fix="get the right file, or name its checksum")
         network = Inception()
         try:
-            tensors = read_state_dict(data, name=shown if shown.endswith((".pt", ".pth", ".safetensors")) else f"{shown}.pt")
-            network.load_state_dict(tensors)
+            network.load_state_dict(file.tensors)
         except RuntimeError:
             raise DataError(f"{shown} holds no weights of the Inception network of 2015", fix=_ABOUT_WEIGHTS) from None
-        name = INCEPTION if found.startswith(PUBLISHED) else f"{INCEPTION}-{found[:8]}"
-        return InceptionFeatures(network.eval().requires_grad_(False).to(device), name, found)
+        name = INCEPTION if file.sha256.startswith(PUBLISHED) else f"{INCEPTION}-{file.sha256[:8]}"
+        return InceptionFeatures(network.eval().requires_grad_(False).to(device), name, file.sha256)
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,7 @@ def measured_whole(parts: Sequence[bytes], *, population: int, num_timesteps: in
     """All chunks of a whole bound, in order."""
     opened = [decode(part, name="a chunk") for part in parts]
     rows, bpd, prior, variance = (np.concatenate([part[name] for part in opened]) for name in ("rows", "bpd", "prior_bpd", "variance"))
-    by_timestep = {name: sum(part[f"{name}_sum"] for part in opened) / len(rows) for name in _TERMS}
+    by_timestep = {name: np.sum([part[f"{name}_sum"] for part in opened], axis=0) / len(rows) for name in _TERMS}
     forwards = len(rows) * num_timesteps
     estimate = mean_estimate(bpd, variance, population=population)
     return Measured(estimate, rows, bpd, prior, variance, by_timestep, (), forwards, forwards)

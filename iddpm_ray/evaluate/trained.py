@@ -14,13 +14,12 @@ from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, complete, open_checkpoint, read_file, read_marker
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.marker import MARKER, Marker, encode
+from iddpm_ray.convert.weight_files import ENDINGS, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.evaluate.best import best_step
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
-from iddpm_ray.train.begin import ENDINGS
 from iddpm_ray.train.directory import SPEC_FILE, read_classes
-from iddpm_ray.train.weight_files import read_state_dict
 
 Which = int | Literal["newest", "best"]
 
@@ -188,9 +187,9 @@ def _read(url: str) -> bytes:
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], source: Source) -> None:
-    data = _read(source.url)
-    _same(hashlib.sha256(data).hexdigest(), source)
-    found = read_state_dict(data, name=source.name)
+    file = read_weights(source.url)
+    _same(file.sha256, source)
+    found = file.tensors
     missing, extra = sorted(parameters.keys() - found.keys()), sorted(found.keys() - parameters.keys())
     other = [name for name in parameters if name in found and found[name].shape != parameters[name].shape]
     parts = [

@@ -1,5 +1,7 @@
 """The blocks a U-Net is stacked from: residual, down, up, and the stage that runs them in order."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,6 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from iddpm_ray.models.attention import AttentionBlock
 from iddpm_ray.models.nn import GroupNorm, ZeroConv2d, without_autocast
+
+Resample = Literal["none", "down", "up"]
 
 
 class ResidualBlock(nn.Module):
@@ -17,10 +21,21 @@ class ResidualBlock(nn.Module):
         out_channels: of the output; a 1x1 convolution carries the skip where they differ.
         embedding_channels: of the condition.
         scale_shift_norm: the condition scales and shifts the second normalisation; otherwise it is added before it.
+        resample: halve or double height and width, of the skip and before the first convolution (Dhariwal & Nichol 2021, section 3).
     """
 
-    def __init__(self, channels: int, *, out_channels: int, embedding_channels: int, dropout: float, scale_shift_norm: bool) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        out_channels: int,
+        embedding_channels: int,
+        dropout: float,
+        scale_shift_norm: bool,
+        resample: Resample = "none",
+    ) -> None:
         super().__init__()
+        self.resample: Resample = resample
         self.scale_shift_norm = scale_shift_norm
         self.in_layers = nn.Sequential(GroupNorm(channels), nn.SiLU(), nn.Conv2d(channels, out_channels, 3, padding=1))
         self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(embedding_channels, out_channels * (2 if scale_shift_norm else 1)))
@@ -30,8 +45,10 @@ class ResidualBlock(nn.Module):
         self.skip_connection = nn.Identity() if channels == out_channels else nn.Conv2d(channels, out_channels, 1)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[N, channels, H, W] and [N, embedding_channels] to [N, out_channels, H, W]."""
-        h = self.in_layers(x)
+        """[N, channels, H, W] and [N, embedding_channels] to [N, out_channels, H, W], or half or twice that H and W."""
+        first_norm, first_activation, first_convolution = self.in_layers
+        h = first_convolution(self._resampled(first_activation(first_norm(x))))
+        x = self._resampled(x)
         with without_autocast(x.device):
             condition = self.emb_layers(embedding)
         norm, activation, dropout, convolution = self.out_layers
@@ -41,6 +58,15 @@ class ResidualBlock(nn.Module):
         else:
             h = norm(h + condition.to(h.dtype)[:, :, None, None])
         return self.skip_connection(x) + convolution(dropout(activation(h)))
+
+    def _resampled(self, x: Tensor) -> Tensor:
+        match self.resample:
+            case "none":
+                return x
+            case "down":
+                return F.avg_pool2d(x, 2)
+            case "up":
+                return F.interpolate(x, scale_factor=2, mode="nearest")
 
 
 class Downsample(nn.Module):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from iddpm_ray.errors import SpecError
-from iddpm_ray.models.attention import Attention, AttentionBlock
-from iddpm_ray.models.blocks import Downsample, ResidualBlock, Stage, Upsample
+from iddpm_ray.models.attention import Attention, AttentionBlock, QkvOrder
+from iddpm_ray.models.blocks import Downsample, Resample, ResidualBlock, Stage, Upsample
 from iddpm_ray.models.nn import NUM_GROUPS, GroupNorm, ZeroConv2d, at_least_float32, timestep_embedding, without_autocast
 
 
@@ -30,6 +30,9 @@ class UNet(nn.Module):
         gradient_checkpointing: trade a second forward pass for memory; changes no number.
         num_heads: of attention.
         num_heads_upsample: of attention on the way up; -1 for the same.
+        num_head_channels: channels of every head, whatever the width; None to go by the number of heads.
+        resblock_updown: resample inside residual blocks (Dhariwal & Nichol 2021), in place of layers of their own.
+        qkv_order: of the channels in attention.
         scale_shift_norm: how residual blocks take the condition.
         attention: implementation of attention.
 
@@ -56,7 +59,10 @@ class UNet(nn.Module):
         gradient_checkpointing: bool = False,
         num_heads: int = 1,
         num_heads_upsample: int = -1,
+        num_head_channels: int | None = None,
         scale_shift_norm: bool = True,
+        resblock_updown: bool = False,
+        qkv_order: QkvOrder = "heads_first",
         attention: Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -69,17 +75,25 @@ class UNet(nn.Module):
         embedding_channels = 4 * model_channels
         last = len(widths) - 1
 
-        def residual(channels: int, out_channels: int) -> nn.Module:
+        def residual(channels: int, out_channels: int, resample: Resample = "none") -> nn.Module:
             return ResidualBlock(
                 channels,
                 out_channels=out_channels,
                 embedding_channels=embedding_channels,
                 dropout=dropout,
                 scale_shift_norm=scale_shift_norm,
+                resample=resample,
             )
 
         def attend(channels: int, *, heads: int) -> nn.Module:
-            return AttentionBlock(channels, num_heads=heads, attention=attention)
+            heads = heads_of(channels, num_heads=heads, num_head_channels=num_head_channels)
+            return AttentionBlock(channels, num_heads=heads, attention=attention, qkv_order=qkv_order)
+
+        def halve(channels: int) -> nn.Module:
+            return residual(channels, channels, "down") if resblock_updown else Downsample(channels, learned=conv_resample)
+
+        def double(channels: int) -> nn.Module:
+            return residual(channels, channels, "up") if resblock_updown else Upsample(channels, learned=conv_resample)
 
         def stage(*layers: nn.Module) -> Stage:
             return Stage(*layers, gradient_checkpointing=gradient_checkpointing)
@@ -102,7 +116,7 @@ class UNet(nn.Module):
                 self.input_blocks.append(stage(*layers))
                 skips.append(channels)
             if level != last:
-                self.input_blocks.append(stage(Downsample(channels, learned=conv_resample)))
+                self.input_blocks.append(stage(halve(channels)))
                 skips.append(channels)
 
         self.middle_block = stage(residual(channels, channels), attend(channels, heads=num_heads), residual(channels, channels))
@@ -116,7 +130,7 @@ class UNet(nn.Module):
                 if 2**level in attention_factors:
                     layers.append(attend(channels, heads=heads_up))
                 if level > 0 and number == num_res_blocks:
-                    layers.append(Upsample(channels, learned=conv_resample))
+                    layers.append(double(channels))
                 self.output_blocks.append(stage(*layers))
 
         self.out = nn.Sequential(GroupNorm(channels), nn.SiLU(), ZeroConv2d(channels, out_channels, 3, padding=1))
@@ -169,6 +183,23 @@ class UNet(nn.Module):
                 value=f"{height}x{width}",
                 fix=f"use multiples of {self.size_multiple}, or fewer entries in channel_mult",
             )
+
+
+def heads_of(channels: int, *, num_heads: int, num_head_channels: int | None) -> int:
+    """Heads of attention over so many channels.
+
+    Raises:
+        SpecError: a width of heads that does not divide the channels.
+    """
+    if num_head_channels is None:
+        return num_heads
+    if num_head_channels < 1 or channels % num_head_channels:
+        raise SpecError(
+            f"attention over {channels} channels cannot be cut into heads of so many channels",
+            value=num_head_channels,
+            fix=f"use a divisor of {channels}",
+        )
+    return channels // num_head_channels
 
 
 def level_widths(model_channels: int, channel_mult: Sequence[float]) -> list[int]:

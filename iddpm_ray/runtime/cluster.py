@@ -27,6 +27,8 @@ RAY_SETTINGS = {
     "RAY_worker_maximum_startup_concurrency": "16",  # an embedded Ray warns of a few times as many processes; its default is the CPUs
 }
 
+_ELASTIC_START_S = 20
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -47,7 +49,7 @@ class Capacity:
 @contextmanager
 def connected(spec: JobSpec) -> Iterator[Capacity]:
     """A Ray to train on: the job's own cluster when there is one, else an embedded one that ends with the block."""
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.cluster.start_timeout_s)
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(group_patience(spec))
     with joined(spec.cluster.address, object_store_gib=spec.cluster.object_store_gib) as have:
         yield have
 
@@ -77,6 +79,12 @@ def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[C
         yield capacity()
     finally:
         ray.shutdown()
+
+
+def group_patience(spec: JobSpec) -> int:
+    """Seconds that a group which had room may take to get its seats: where fewer workers would do, a lost machine is not waited for."""
+    patience = spec.cluster.start_timeout_s
+    return patience if isinstance(spec.cluster.workers, int) else min(patience, _ELASTIC_START_S)
 
 
 def embedded(spec: JobSpec) -> bool:

@@ -30,7 +30,8 @@ from iddpm_ray.runtime.plan_source import PlanSource, from_table
 
 # Ray's executor spins, at a core a rank, while blocks of a dataset wait to be taken. So they are taken at once, and what is decoded ahead
 # is bounded by how long a dataset is.
-_SEGMENT_BYTES = 96 << 20
+_LEAST_SEGMENT_BYTES = 96 << 20
+_MOST_SEGMENT_BYTES = 512 << 20
 _MOST_BLOCKS = 64  # planning costs milliseconds a block
 _FIRST_BLOCKS = 16  # a run should begin soon
 # A dataset takes seconds to begin, so the next one does when the last is estimated to be used up in less than this.
@@ -76,7 +77,7 @@ def open_stream(
         DataError: the original error of a task, from a `next` not later than the one that comes to its block.
     """
     begin = partial(_begin, manifest, share, tasks)
-    segments = _segments(share, start_step=start_step, stop_step=stop_step)
+    segments = _segments(share, start_step=start_step, stop_step=stop_step, segment_bytes=_segment_bytes(share))
     in_flight = tasks.of_rank(share) + tasks.prefetch_blocks + 1
     expected = start_step
     upcoming: Future[Generator[Block, None, None]] | None = None
@@ -108,11 +109,17 @@ def _close(begun: Future[Generator[Block, None, None]]) -> None:
         begun.result().close()
 
 
-def _segments(share: Share, *, start_step: int, stop_step: int | None) -> Iterator[list[range]]:
+def _segment_bytes(share: Share) -> int:
+    """An eighth of a rank's part of the object store: the dataset in use and the next one lie there, and Ray needs room to move."""
+    store = ray.cluster_resources().get("object_store_memory", 0.0)
+    return int(min(max(store / share.world_size / 8, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES))
+
+
+def _segments(share: Share, *, start_step: int, stop_step: int | None, segment_bytes: int) -> Iterator[list[range]]:
     """The blocks of each dataset, as their steps."""
     blocks = block_ranges(share, start_step=start_step, stop_step=stop_step)
     block_bytes = share.block_steps * share.rows_per_step * share.decoding.num_bytes
-    most = max(1, min(_MOST_BLOCKS, _SEGMENT_BYTES // block_bytes))
+    most = max(1, min(_MOST_BLOCKS, segment_bytes // block_bytes))
     for count in itertools.chain((min(_FIRST_BLOCKS, most),), itertools.repeat(most)):
         segment = list(itertools.islice(blocks, count))
         if not segment:

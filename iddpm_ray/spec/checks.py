@@ -93,6 +93,8 @@ def check_network(model: ModelSpec, data: DataSpec) -> Iterator[Problem]:
         yield from _check_attention(
             model, sizes=[side // 2**level for level in range(len(mult))], channels=[int(count) for count in channels]
         )
+    if model.resblock_updown and not model.conv_resample:
+        yield Problem("model.conv_resample", False, "has no effect with model.resblock_updown, which resamples in residual blocks")
     yield from _check_low_res(model, data)
 
 
@@ -108,7 +110,18 @@ def _check_attention(model: ModelSpec, *, sizes: Sequence[int], channels: Sequen
         yield Problem("model.num_heads_upsample", 0, "should be at least 1, or -1 for as many as model.num_heads")
         return
     at = {f"at size {size}": count for size, count in zip(sizes, channels, strict=True) if size in asked}
-    yield from _check_heads("model.num_heads", model.num_heads, {**at, "in the middle block": channels[-1]})
+    everywhere = {**at, "in the middle block": channels[-1]}
+    if model.num_head_channels is not None:
+        yield from _check_heads("model.num_head_channels", model.num_head_channels, everywhere)
+        usual = ModelSpec()
+        for path, value, default in (
+            ("model.num_heads", model.num_heads, usual.num_heads),
+            ("model.num_heads_upsample", model.num_heads_upsample, usual.num_heads_upsample),
+        ):
+            if value != default:
+                yield Problem(path, value, "has no effect with model.num_head_channels, which decides the heads of every width")
+        return
+    yield from _check_heads("model.num_heads", model.num_heads, everywhere)
     if model.num_heads_upsample != -1:
         yield from _check_heads("model.num_heads_upsample", model.num_heads_upsample, at)
 

@@ -13,7 +13,10 @@ class InitSpec(Section):
     """Weights to begin from, other than the seed's."""
 
     from_: str | None = identity(
-        None, "checkpoint or .pt file whose weights the run begins with; null: weights from the seed", unit="URL", alias="from"
+        None,
+        "run, checkpoint, .pt, .safetensors, folder of diffusers or hf://org/name@revision to begin with; null: the seed",
+        unit="URL",
+        alias="from",
     )
     weights: Literal["raw"] | Annotated[float, Field(ge=0, lt=1)] = identity(
         "raw", "which weights of it: raw, or one of its EMA rates", unit="choice"

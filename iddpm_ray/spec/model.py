@@ -31,6 +31,9 @@ class ModelSpec(Section):
     )
     num_heads: int = identity(4, "attention heads", unit="heads", ge=1)
     num_heads_upsample: int = identity(-1, "attention heads on the way up; -1: as many as num_heads", unit="heads", ge=-1)
+    num_head_channels: int | None = identity(
+        None, "channels of every attention head, in place of a number of heads; null: by num_heads", unit="channels", ge=1, later=True
+    )
     attention_resolutions: Annotated[tuple[Resolution, ...], AsTuple] = identity(
         (16, 8), "feature-map sizes (longer side) that get attention; the middle block always has it", unit="pixels"
     )
@@ -41,12 +44,21 @@ class ModelSpec(Section):
         0.0, "probability of hiding a label in training, which makes guidance possible", unit="probability", ge=0, lt=1
     )
     conv_resample: bool = identity(True, "resample with learned convolutions; false: mean pooling and plain enlargement", unit="yes or no")
+    resblock_updown: bool = identity(
+        False, "resample inside residual blocks, as guided-diffusion's flag of this name", unit="yes or no", later=True
+    )
     scale_shift_norm: bool = identity(
         True, "timestep and class scale and shift the normalised features; false: are added", unit="yes or no"
     )
     gradient_checkpointing: bool = may_change(False, "recompute activations in the backward pass: less memory, more time", unit="yes or no")
     attention: Literal["sdpa", "math"] = may_change(
         "sdpa", "attention by torch's fused kernel, or written out as in the paper", unit="choice"
+    )
+    qkv_order: Literal["heads_first", "qkv_first"] = identity(
+        "heads_first",
+        "channels of attention's qkv: by head, or q, k and v first (guided-diffusion's new attention order)",
+        unit="choice",
+        later=True,
     )
     low_res_size: int | None = identity(None, "superres: longer side of the small picture it is given", unit="pixels", ge=1)
     low_res_noise: int = identity(

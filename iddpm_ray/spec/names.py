@@ -56,6 +56,7 @@ ELSEWHERE: dict[str, str] = {
     "use_ddim": "sample.method=ddim",
     "use_fp16": "optim.precision=fp16",
     "use_kl": "diffusion.loss=rescaled_kl",
+    "use_new_attention_order": "model.qkv_order=qkv_first",
     "use_scale_shift_norm": "model.scale_shift_norm",
     "warmup_steps": "optim.warmup (such as 500 steps)",
 }

@@ -15,6 +15,7 @@ from iddpm_ray.spec.diffusion import DiffusionSpec
 from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.fields import as_plain, fields_of, value_of
 from iddpm_ray.spec.init import InitSpec
+from iddpm_ray.spec.kube import KubeSpec
 from iddpm_ray.spec.log import LogSpec
 from iddpm_ray.spec.mark import REQUIRED, Section
 from iddpm_ray.spec.model import ModelSpec
@@ -42,6 +43,7 @@ class JobSpec(Section):
     evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec, description="how good samples are, beside training and afterwards")
     init: InitSpec = Field(default_factory=InitSpec, description="weights to begin from, other than the seed's")
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="workers, what each one gets, failures")
+    kube: KubeSpec = Field(default_factory=KubeSpec, description="machines and pods of a run on Kubernetes")
 
     @model_validator(mode="after")
     def _agrees(self) -> "JobSpec":

@@ -9,7 +9,7 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint import lease as leases
 from iddpm_ray.checkpoint.choose import Choice, newest_readable
-from iddpm_ray.checkpoint.commit import Checkpoint, read_file
+from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE, Checkpoint, read_file
 from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.checkpoint.marker import Marker
 from iddpm_ray.data import manifest as manifests
@@ -21,9 +21,7 @@ from iddpm_ray.spec.text import dump_yaml, load_text
 from iddpm_ray.train.begin import check_init
 from iddpm_ray.train.sources import decoding_of
 
-SPEC_FILE = "spec.yaml"
 MANIFEST_FILE = "manifest.arrow"
-LABELS_FILE = "labels.json"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from timing import Comparison, Effort, NotRun, spread  # noqa: E402 found by the
 
 Result = Comparison | NotRun
 PACKAGES = ("torch", "ray", "numpy", "pillow", "pyarrow")
-ORDER = ("step", "shares", "ledger", "replicas", "checkpoint", "stream", "loop", "gpu")
+ORDER = ("step", "shares", "ledger", "replicas", "checkpoint", "return", "stream", "loop", "gpu")
 
 
 def main(argv: Sequence[str]) -> int:

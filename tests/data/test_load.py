@@ -140,10 +140,10 @@ def test_bad_rows_of_parquet_are_named_with_their_file_and_row(tmp_path: Path) -
 def test_a_store_that_does_not_answer_is_no_fault_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = folder_of(tmp_path)
 
-    def time_out(url: str) -> bytes:
+    def time_out(path: Path) -> bytes:
         raise TimeoutError("read timed out")
 
-    monkeypatch.setattr(storage, "read_bytes", time_out)
+    monkeypatch.setattr(Path, "read_bytes", time_out)
     with pytest.raises(OSError, match=r"class0/00\.png \(row 0\) could not be read: TimeoutError"):
         load(manifest, rows(0), decoding=SIZE, on_error="substitute")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from iddpm_ray.errors import SpecError
-from iddpm_ray.models.attention import AttentionBlock, attend
+from iddpm_ray.models.attention import Attention, AttentionBlock, attend
 
 
 def block(channels: int, *, num_heads: int, attention: str = "sdpa") -> AttentionBlock:
@@ -39,6 +39,20 @@ def test_channels_of_qkv_are_heads_then_q_k_v() -> None:
         x.flatten(2) + torch.einsum("oc,ncl->nol", made.proj_out.weight[:, :, 0], torch.cat(heads)[None]) + made.proj_out.bias[:, None]
     )
     torch.testing.assert_close(made(x), expected.view(x.shape))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "math"])
+def test_the_new_order_of_qkv_is_a_permutation_of_its_channels(attention: Attention) -> None:
+    heads_first = block(64, num_heads=4, attention=attention)
+    qkv_first = AttentionBlock(64, num_heads=4, attention=attention, qkv_order="qkv_first").double()
+    state = heads_first.state_dict()
+    for name in ("qkv.weight", "qkv.bias"):
+        state[name] = state[name].unflatten(0, (4, 3, 16)).transpose(0, 1).flatten(0, 2)
+    x = torch.randn(2, 64, 3, 5, dtype=torch.float64)
+    qkv_first.load_state_dict(state)
+    torch.testing.assert_close(qkv_first(x), heads_first(x))
+    qkv_first.load_state_dict(heads_first.state_dict())
+    assert not torch.allclose(qkv_first(x), heads_first(x), atol=1e-3)
 
 
 def test_a_fresh_block_is_the_identity() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from iddpm_ray.models.attention import AttentionBlock
-from iddpm_ray.models.blocks import Downsample, ResidualBlock, Stage, Upsample
+from iddpm_ray.models.blocks import Downsample, Resample, ResidualBlock, Stage, Upsample
 
 
 def residual(channels: int = 32, out_channels: int = 64, *, dropout: float = 0.0, scale_shift_norm: bool = True) -> ResidualBlock:
@@ -38,6 +38,17 @@ def test_pooled_resampling_is_means_and_repetition() -> None:
     x = torch.arange(16.0).view(1, 1, 2, 8)
     assert torch.equal(Downsample(1, learned=False)(x), x.view(1, 1, 2, 4, 2).mean(dim=(2, 4), keepdim=False)[:, :, None])
     assert torch.equal(Upsample(1, learned=False)(x), x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3))
+
+
+@pytest.mark.parametrize(("resample", "scaled"), [("down", Downsample(32, learned=False)), ("up", Upsample(32, learned=False))])
+def test_a_residual_block_resamples_its_skip_and_before_its_first_convolution(resample: Resample, scaled: nn.Module) -> None:
+    torch.manual_seed(1)
+    made = ResidualBlock(32, out_channels=64, embedding_channels=16, dropout=0.0, scale_shift_norm=False, resample=resample)
+    nn.init.normal_(made.out_layers[3].weight, std=0.1)
+    x, embedding = torch.randn(2, 32, 4, 6), torch.randn(2, 16)
+    norm, activation, convolution = made.in_layers
+    h = convolution(scaled(activation(norm(x)))) + made.emb_layers(embedding)[:, :, None, None]
+    torch.testing.assert_close(made(x, embedding), made.skip_connection(scaled(x)) + made.out_layers(h))
 
 
 def stage(*, gradient_checkpointing: bool, dropout: float) -> Stage:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from iddpm_ray.errors import SpecError
+from iddpm_ray.models.attention import AttentionBlock
 from iddpm_ray.models.nn import timestep_embedding
 from iddpm_ray.models.superres import SuperResUNet
 from iddpm_ray.models.unet import UNet, level_widths
@@ -210,3 +211,20 @@ def test_it_compiles_as_one_graph(kind: type[UNet], autocast: bool) -> None:
     torch.testing.assert_close(compiled, plain, rtol=tolerance, atol=tolerance)
     compiled.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_residual_blocks_that_resample_take_the_places_and_names_of_the_layers_they_replace() -> None:
+    model = make(resblock_updown=True, channel_mult=(1, 2, 2), attention_factors=(2,))
+    keys = {key for key in model.state_dict() if key.endswith("in_layers.2.weight")}
+    assert keys >= {f"input_blocks.{block}.0.in_layers.2.weight" for block in range(1, 6)}
+    assert {"output_blocks.1.1.in_layers.2.weight", "output_blocks.3.2.in_layers.2.weight"} <= keys
+    assert not [key for key in model.state_dict() if ".op." in key or ".conv." in key]
+    assert model(**inputs(model, size=(8, 4))).shape == (2, 2, 8, 4)
+
+
+def test_heads_of_one_width_are_as_many_as_fit() -> None:
+    model = make(num_head_channels=16, channel_mult=(1, 2), attention_factors=(1, 2))
+    heads = {module.qkv.in_channels: module.num_heads for module in model.modules() if isinstance(module, AttentionBlock)}
+    assert heads == {32: 2, 64: 4}
+    with pytest.raises(SpecError, match=r"64 channels.*got 24.*divisor of 64"):
+        make(num_head_channels=24)

@@ -89,3 +89,10 @@ def test_a_local_directory_must_be_seen_by_every_node(two_nodes: Machines, tmp_p
         assert "use gs://, s3:// or a path on a shared disk" in str(caught.value)
         assert list(tmp_path.iterdir()) == []
         check_shared("s3://bucket/run")  # an object store is seen by all; nothing is asked of it
+
+
+def test_a_group_whose_size_may_vary_does_not_wait_for_a_lost_machine() -> None:
+    """A number is waited for; of a range, what is left goes on."""
+    assert cluster.group_patience(spec_of(workers=2, start_timeout_s=1800)) == 1800
+    assert cluster.group_patience(spec_of(workers=[1, 2], start_timeout_s=1800)) == 20
+    assert cluster.group_patience(spec_of(workers=[1, 2], start_timeout_s=5)) == 5

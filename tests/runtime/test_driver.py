@@ -137,7 +137,7 @@ def test_a_run_that_has_begun_waits_for_its_storage(tmp_path: Path, waits: list[
     it._begun = True
     failing_store(monkeypatch, times=6)
     assert it.run() == Ending("finished", 9)
-    assert said[0] == "the storage of the run fails: 503 slow down; trying again in 5 s"
+    assert said[0] == "the storage of the run fails: OSError: 503 slow down; trying again in 5 s"
     assert waits == [5, 10, 20, 40, 60, 60]
 
 
@@ -150,7 +150,8 @@ def test_a_storage_that_fails_before_the_start_or_at_the_end_is_told_in_one_line
     failing_store(monkeypatch, times=6)
     if begun:
         it.stop()
-    with pytest.raises(TrainError, match=r"the storage of the run fails: 503 slow down \(got gs://bucket/run\): mend it and start again"):
+    told = r"the storage of the run fails: OSError: 503 slow down \(got gs://bucket/run\): mend it and start again"
+    with pytest.raises(TrainError, match=told):
         it.run()
     assert it.begun == 0
 

@@ -37,6 +37,7 @@ START = {"init.from": "/tmp/start.pt"}
 GPU = {"cluster.gpus_per_worker": 1}
 JUDGED = {"data.labels": "folder", "evaluate.features": "digits-classifier", "evaluate.every": "2 steps"}
 INCEPTION = {"evaluate.every": "2 steps", "evaluate.inception": "/tmp/inception.pth", "evaluate.inception_sha256": "0" * 64}
+POD = {"kube.image": "registry/iddpm-ray:1", **GPU}
 
 ALTERNATIVES: dict[str, Alternative] = {
     "run.name": Alternative("other"),
@@ -63,12 +64,15 @@ ALTERNATIVES: dict[str, Alternative] = {
     "model.channel_mult": Alternative([1, 1]),
     "model.num_heads": Alternative(2),
     "model.num_heads_upsample": Alternative(2),
+    "model.num_head_channels": Alternative(32),
     "model.attention_resolutions": Alternative([16]),
     "model.dropout": Alternative(0.1),
     "model.class_cond": Alternative(True, {"data.labels": "folder"}),
     "model.num_classes": Alternative(5, LABELS),
     "model.class_dropout": Alternative(0.1, LABELS),
     "model.conv_resample": Alternative(False),
+    "model.resblock_updown": Alternative(True),
+    "model.qkv_order": Alternative("qkv_first"),
     "model.scale_shift_norm": Alternative(False),
     "model.gradient_checkpointing": Alternative(True),
     "model.attention": Alternative("math"),
@@ -161,6 +165,12 @@ ALTERNATIVES: dict[str, Alternative] = {
     "cluster.start_timeout_s": Alternative(5),
     "cluster.object_store_gib": Alternative(0.5),
     "cluster.price_per_worker_hour": Alternative(2.5),
+    "kube.image": Alternative("registry/iddpm-ray:2", POD),
+    "kube.namespace": Alternative("elsewhere", POD),
+    "kube.machine": Alternative("g2-standard-12", POD),
+    "kube.capacity": Alternative("on-demand", POD),
+    "kube.reclaim_window_s": Alternative(105, POD),
+    "kube.preflight": Alternative(True, POD),
 }
 
 REFUSED: dict[str, Any] = {"cluster.mesh.fsdp": 2, "cluster.mesh.tensor": 2}

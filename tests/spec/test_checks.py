@@ -49,6 +49,13 @@ REFUSED = [
     ),
     ({**WIDE, "model.num_heads": 6, "model.attention_resolutions": [8]}, "does not divide the 128 channels of attention at size 8"),
     ({"model.num_heads_upsample": 3}, "model.num_heads_upsample (got 3): does not divide the 64 channels of attention at size 8"),
+    (
+        {"model.num_head_channels": 24},
+        "model.num_head_channels (got 24): does not divide the 64 channels of attention at size 8: 8,",
+    ),
+    ({"model.num_head_channels": 32, "model.num_heads": 2}, "model.num_heads (got 2): has no effect with model.num_head_channels"),
+    ({"model.num_head_channels": 32, "model.num_heads_upsample": 2}, "model.num_heads_upsample (got 2): has no effect with model."),
+    ({"model.resblock_updown": True, "model.conv_resample": False}, "model.conv_resample (got false): has no effect with model.resblock"),
     ({"model.num_heads_upsample": 0}, "model.num_heads_upsample (got 0): should be at least 1, or -1"),
     ({"model.low_res_size": 8}, "model.low_res_size (got 8): has no effect on model.kind=unet"),
     ({"model.kind": "superres"}, "model.low_res_size (got null): is needed by model.kind=superres"),

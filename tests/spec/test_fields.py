@@ -14,7 +14,7 @@ IDENTITY = {
     "run": "seed",
     "data": "labels image_column label_column image_size channels background flip on_error max_pixels validation_fraction",
     "model": "kind num_channels num_res_blocks channel_mult num_heads num_heads_upsample attention_resolutions dropout class_cond "
-    "num_classes class_dropout conv_resample scale_shift_norm low_res_size low_res_noise",
+    "num_classes class_dropout conv_resample scale_shift_norm low_res_size low_res_noise num_head_channels resblock_updown qkv_order",
     "diffusion": "timesteps schedule respacing predicts variance loss rescale_timesteps",
     "resampler": "kind history uniform_prob",
     "optim": "betas adam_eps schedule anneal warmup ema_rates precision fp16_scale_growth",
@@ -36,6 +36,7 @@ MAY_CHANGE = {
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
     "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
+    "kube": "image namespace machine capacity reclaim_window_s preflight",
 }
 
 
@@ -62,7 +63,8 @@ def test_required_fields_are_four():
 
 
 def test_sections_are_these():
-    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "evaluate", "init", "cluster"]
+    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "evaluate", "init"]
+    top += ["cluster", "kube"]
     assert [path for path in section_paths(JobSpec) if "." not in path] == top
     assert "cluster.mesh" in section_paths(JobSpec)
 

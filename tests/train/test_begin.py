@@ -120,7 +120,7 @@ def test_a_pickle_that_would_run_code_is_refused_by_the_name_of_what_it_asks_for
     torch.save({"out.2.weight": Harm()}, root / "harm.pt")
     error = refusal(root, init__from=str(root / "harm.pt"))
     assert isinstance(error, CheckpointError)
-    assert str(error).startswith(f"{root}/harm.pt asks for posix.system")
+    assert str(error).startswith(f"init.from: {root}/harm.pt asks for posix.system")
 
 
 def test_a_damaged_file_is_named(root: Path) -> None:

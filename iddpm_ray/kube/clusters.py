@@ -1,0 +1,127 @@
+"""The RayClusters inside any manifest, wherever they stand, with the path to them; and the containers that KubeRay would start of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iddpm_ray.kube.machines import MACHINES, Machine
+from iddpm_ray.kube.objects import Data, get, items, mapping
+
+SPOT = "cloud.google.com/gke-spot"
+ACCELERATOR = "cloud.google.com/gke-accelerator"
+MACHINE = "node.kubernetes.io/instance-type"
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of pods: the head, or one kind of worker.
+
+    Attributes:
+        path: of the group in its manifest.
+        head: whether it is the head.
+        data: as written.
+    """
+
+    path: str
+    head: bool
+    data: Data
+
+    @property
+    def name(self) -> str:
+        return "the head" if self.head else f"group {get(self.data, 'groupName')}"
+
+    @property
+    def pod(self) -> Data:
+        return mapping(self.data, "template", "spec")
+
+    @property
+    def pod_path(self) -> str:
+        return f"{self.path}.template.spec"
+
+    @property
+    def labels(self) -> Data:
+        return mapping(self.data, "template", "metadata", "labels")
+
+    @property
+    def container(self) -> Data:
+        """The one that Ray runs in."""
+        return mapping(self.pod, "containers", 0)
+
+    @property
+    def container_path(self) -> str:
+        return f"{self.pod_path}.containers[0]"
+
+    @property
+    def selector(self) -> Data:
+        return mapping(self.pod, "nodeSelector")
+
+    @property
+    def spot(self) -> bool:
+        """Whether it asks for spot machines."""
+        return self.selector.get(SPOT) == "true" or any(
+            get(term, "key") == SPOT and get(term, "operator") in ("In", "Exists") for term in self._affinity()
+        )
+
+    @property
+    def never_spot(self) -> bool:
+        """Whether it keeps off spot machines, by rule and not by luck."""
+        return any(
+            get(term, "key") == SPOT and (get(term, "operator") == "DoesNotExist" or "true" in items(term, "values"))
+            for term in self._affinity()
+            if get(term, "operator") in ("DoesNotExist", "NotIn")
+        )
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine type that it asks for, if known here."""
+        return MACHINES.get(str(self.selector.get(MACHINE)))
+
+    @property
+    def google(self) -> bool:
+        """Whether it is meant for GKE."""
+        return any(str(key).startswith("cloud.google.com/") for key in self.selector) or self.spot or self.never_spot
+
+    def _affinity(self) -> list[Data]:
+        must = mapping(self.pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+        return [term for one in items(must, "nodeSelectorTerms") for term in items(one, "matchExpressions")]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A RayCluster's spec, and its path in the manifest."""
+
+    path: str
+    spec: Data
+    head: Group
+    workers: tuple[Group, ...]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return (self.head, *self.workers)
+
+
+def clusters(one: Data) -> Iterator[Cluster]:
+    """Every RayCluster that a manifest describes."""
+    places = {
+        "RayCluster": ("spec",),
+        "RayService": ("spec", "rayClusterConfig"),
+        "RayJob": ("spec", "rayClusterSpec"),
+        "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
+    }
+    steps = places.get(str(one.get("kind")))
+    spec = None if steps is None else get(one, *steps)
+    if steps is None or spec is None:
+        return
+    path = ".".join(steps)
+    head = Group(f"{path}.headGroupSpec", True, mapping(spec, "headGroupSpec"))
+    workers = [Group(f"{path}.workerGroupSpecs[{n}]", False, group) for n, group in enumerate(items(spec, "workerGroupSpecs"))]
+    yield Cluster(path, spec, head, tuple(workers))
+
+
+def containers(cluster: Cluster, group: Group) -> Iterator[tuple[str, Data]]:
+    """Every container of a pod with its path, those that KubeRay adds among them."""
+    for kind in ("initContainers", "containers"):
+        for index, one in enumerate(items(group.pod, kind)):
+            yield f"{group.pod_path}.{kind}[{index}]", one
+    if group.head and get(cluster.spec, "enableInTreeAutoscaling") is True:
+        yield f"{cluster.path}.autoscalerOptions", mapping(cluster.spec, "autoscalerOptions")

@@ -1,0 +1,222 @@
+"""House rules about single pods: whether they can start, fit their machines, and are locked as the namespace demands."""
+
+import json
+from collections.abc import Iterator
+
+from iddpm_ray.kube.clusters import ACCELERATOR, GPU, MACHINE, SPOT, Cluster, Group, containers
+from iddpm_ray.kube.machines import GIB
+from iddpm_ray.kube.objects import Data, Flaw, environment, get, items, mapping, quantity
+from iddpm_ray.kube.pods import RAY_VERSION
+
+HEAD_GIB = 4
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
+
+
+def check_pods(cluster: Cluster) -> Iterator[Flaw]:
+    """What is wrong with the pods of a cluster, as KubeRay would make them."""
+    yield from _head(cluster)
+    yield from _versions(cluster)
+    for group in cluster.groups:
+        yield from _locked(cluster, group)
+        yield from _memory(group)
+        yield from _mounts(group)
+        yield from _secrets(group)
+    for group in cluster.workers:
+        yield from _gpus(group)
+        yield from _machine(group)
+
+
+def _head(cluster: Cluster) -> Iterator[Flaw]:
+    head = cluster.head
+    if get(head.data, "rayStartParams", "num-cpus") != "0":
+        reason = "should be '0': otherwise ranks and tasks land on the head, and one that needs too much takes the driver along"
+        yield Flaw(f"{head.path}.rayStartParams.num-cpus", "head", reason)
+    if get(head.data, "rayStartParams", "dashboard-host") != "0.0.0.0":
+        reason = "should be 0.0.0.0: the operator cannot reach the job API, and no job ever starts"
+        yield Flaw(f"{head.path}.rayStartParams.dashboard-host", "head", reason)
+    google = any(group.google for group in cluster.groups)
+    if head.spot or (google and not head.never_spot):
+        reason = f"the head may land on a spot machine, and the driver is lost with it: require {SPOT} DoesNotExist"
+        yield Flaw(f"{head.pod_path}.affinity", "head", reason)
+    if get(head.data, "template", "metadata", "annotations", SAFE) != "false":
+        path = f"{head.path}.template.metadata.annotations {SAFE}"
+        yield Flaw(path, "head", "is not 'false': a cluster that tidies up its machines evicts the driver")
+    memory = quantity(get(head.container, "resources", "limits", "memory"))
+    if memory is not None and memory < HEAD_GIB * GIB:
+        yield Flaw(f"{head.container_path}.resources.limits.memory", "head", f"below {HEAD_GIB}Gi heads of long runs are killed for memory")
+    if get(head.pod, "serviceAccountName") in {get(group.pod, "serviceAccountName") for group in cluster.workers}:
+        reason = "is the workers' too: whatever runs in a worker may change the RayCluster"
+        yield Flaw(f"{head.pod_path}.serviceAccountName", "accounts", reason)
+    for group in cluster.workers:
+        if get(group.pod, "automountServiceAccountToken") is not False:
+            reason = "is not false: a worker needs no token of the API server, and whatever runs in it could use one"
+            yield Flaw(f"{group.pod_path}.automountServiceAccountToken", "accounts", reason)
+
+
+def _versions(cluster: Cluster) -> Iterator[Flaw]:
+    if get(cluster.spec, "rayVersion") != RAY_VERSION:
+        reason = f"should be {RAY_VERSION}, which the image has: by it KubeRay decides what this Ray can do"
+        yield Flaw(f"{cluster.path}.rayVersion", "version", reason)
+    images = {str(get(group.container, "image")) for group in cluster.groups}
+    if len(images) > 1:
+        reason = (
+            f"differs between groups ({', '.join(sorted(images))}): Ray refuses nodes of other versions, and ranks would run other code"
+        )
+        yield Flaw(f"{cluster.head.container_path}.image", "version", reason)
+    for group in cluster.groups:
+        image = str(get(group.container, "image") or "")
+        tag = image.rpartition("/")[2].partition(":")[2]
+        if "@sha256:" not in image and tag in ("", "latest"):
+            reason = f"{image} names no version: a pod that comes later may run other code in the same run"
+            yield Flaw(f"{group.container_path}.image", "version", reason)
+    if get(cluster.spec, "upgradeStrategy", "type") == "Recreate":
+        yield Flaw(f"{cluster.path}.upgradeStrategy.type", "version", "is Recreate: an edit of the manifest kills a run without notice")
+
+
+def _locked(cluster: Cluster, group: Group) -> Iterator[Flaw]:
+    """Pod security standard `restricted`."""
+    pod = mapping(group.pod, "securityContext")
+    refused = "the namespace refuses the pod, and none ever starts"
+    for name in ("hostNetwork", "hostPID", "hostIPC"):
+        if get(group.pod, name):
+            yield Flaw(f"{group.pod_path}.{name}", "security", f"is on: {refused}")
+    for index, volume in enumerate(items(group.pod, "volumes")):
+        if get(volume, "hostPath") is not None:
+            yield Flaw(f"{group.pod_path}.volumes[{index}].hostPath", "security", f"reaches into the machine: {refused}")
+    for path, one in containers(cluster, group):
+        own = mapping(one, "securityContext")
+        wanted = {
+            "runAsNonRoot": (own.get("runAsNonRoot", pod.get("runAsNonRoot")) is True, "should be true"),
+            "seccompProfile": (
+                get(own, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")
+                or ("seccompProfile" not in own and get(pod, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")),
+                "should be RuntimeDefault",
+            ),
+            "allowPrivilegeEscalation": (own.get("allowPrivilegeEscalation") is False, "should be false"),
+            "capabilities": ("ALL" in items(own, "capabilities", "drop"), "should drop ALL"),
+            "privileged": (not own.get("privileged"), "should not be set"),
+            "runAsUser": (own.get("runAsUser", pod.get("runAsUser")) != 0, "should not be 0"),
+        }
+        for name, (good, fix) in wanted.items():
+            if not good:
+                yield Flaw(f"{path}.securityContext.{name}", "security", f"{fix}: {refused}")
+
+
+def _memory(group: Group) -> Iterator[Flaw]:
+    resources = mapping(group.container, "resources")
+    asked, most = (quantity(get(resources, kind, "memory")) for kind in ("requests", "limits"))
+    path = f"{group.container_path}.resources"
+    if asked is None or most is None or asked != most:
+        reason = "request and limit should be given and equal: a pod that gets more than it asked for is the first to be killed"
+        yield Flaw(f"{path}.memory", "memory", reason)
+    if quantity(get(resources, "requests", "cpu")) is None:
+        yield Flaw(f"{path}.requests.cpu", "memory", "is not given: Ray then takes all CPUs of the machine for its own")
+    store = quantity(get(group.data, "rayStartParams", "object-store-memory"))
+    if store is None:
+        reason = "is not given: Ray takes 30 % of the memory, which the ranks then lack"
+        yield Flaw(f"{group.path}.rayStartParams.object-store-memory", "memory", reason)
+    mount = next((one for one in items(group.container, "volumeMounts") if get(one, "mountPath") == "/dev/shm"), None)
+    volume = next((one for one in items(group.pod, "volumes") if mount is not None and get(one, "name") == get(mount, "name")), None)
+    if get(volume, "emptyDir", "medium") != "Memory":
+        reason = "is no memory volume of ours: KubeRay adds one as large as all memory, which a full object store then uses up"
+        yield Flaw(f"{group.pod_path}.volumes /dev/shm", "memory", reason)
+        return
+    size = quantity(get(volume, "emptyDir", "sizeLimit"))
+    where = f"{group.pod_path}.volumes /dev/shm sizeLimit"
+    if size is None:
+        yield Flaw(where, "memory", "is not given: /dev/shm may take all memory of the pod, and the pod is killed for it")
+        return
+    if store is not None and store >= size:
+        yield Flaw(where, "memory", f"{size / GIB:g} GiB do not hold the object store of {store / GIB:g} GiB: Ray falls back to the disk")
+    if most is not None and size > 0.6 * most:
+        yield Flaw(where, "memory", f"{size / GIB:g} of the pod's {most / GIB:g} GiB: what is left is too little for the ranks")
+
+
+def _mounts(group: Group) -> Iterator[Flaw]:
+    volumes = {get(one, "name") for one in items(group.pod, "volumes")}
+    for index, mount in enumerate(items(group.container, "volumeMounts")):
+        if get(mount, "name") not in volumes:
+            path = f"{group.container_path}.volumeMounts[{index}]"
+            yield Flaw(path, "references", f"volume {get(mount, 'name')} is not there: the API server refuses every pod")
+
+
+def _secrets(group: Group) -> Iterator[Flaw]:
+    for name, value in environment(group.container).items():
+        if isinstance(value, str) and value and any(word in name.upper() for word in _SECRET_WORDS):
+            reason = "holds a secret in the open: whoever may read manifests has it; use valueFrom.secretKeyRef or workload identity"
+            yield Flaw(f"{group.container_path}.env {name}", "secrets", reason)
+
+
+def _gpus(group: Group) -> Iterator[Flaw]:
+    resources = mapping(group.container, "resources")
+    asked, most = (quantity(get(resources, kind, GPU)) for kind in ("requests", "limits"))
+    path = f"{group.container_path}.resources {GPU}"
+    if asked != most and not (asked is None and most):
+        yield Flaw(path, "gpus", "request and limit differ: the API server refuses the pod")
+    count, machine = most or 0, group.machine
+    start = mapping(group.data, "rayStartParams")
+    if "num-gpus" in start and quantity(start["num-gpus"]) != count:
+        reason = f"tells Ray of {start['num-gpus']} GPUs, the pod has {count:g}: ranks wait for ever, or share one unseen"
+        yield Flaw(f"{group.path}.rayStartParams.num-gpus", "gpus", reason)
+    if not count:
+        if ACCELERATOR in group.selector:
+            yield Flaw(path, "gpus", "is not asked for, though the machine has GPUs that are paid for")
+        return
+    if group.google and ACCELERATOR not in group.selector:
+        yield Flaw(
+            f"{group.pod_path}.nodeSelector {ACCELERATOR}", "gpus", "is not given: any GPU may come, and memory is found out by running out"
+        )
+    known = _custom(start)
+    if not any(name.startswith("accelerator_type:") for name in known):
+        reason = (
+            "does not name accelerator_type: a spec with cluster.accelerator_type waits for ever, since no machine of zero seems to have it"
+        )
+        yield Flaw(f"{group.path}.rayStartParams.resources", "gpus", reason)
+    elif machine is not None and machine.gpu is not None and f"accelerator_type:{machine.gpu.name}" not in known:
+        reason = f"names another GPU than {machine.name} has: {machine.gpu.name}"
+        yield Flaw(f"{group.path}.rayStartParams.resources", "gpus", reason)
+
+
+def _custom(start: Data) -> Data:
+    """The custom resources of a group: JSON inside a JSON string, as KubeRay wants it."""
+    try:
+        known = json.loads(json.loads(str(start.get("resources"))))
+    except (ValueError, TypeError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _machine(group: Group) -> Iterator[Flaw]:
+    pending = "the pod stays Pending for ever"
+    tolerated = {str(get(one, "key")) for one in items(group.pod, "tolerations")}
+    if group.spot and SPOT not in tolerated:
+        yield Flaw(f"{group.pod_path}.tolerations", "machine", f"do not bear the taint {SPOT} of spot pools: {pending}")
+    if not group.spot and group.google and not group.never_spot:
+        reason = f"on-demand in name: without {SPOT} DoesNotExist the pod may land on spot, with nobody expecting a reclaim"
+        yield Flaw(f"{group.pod_path}.affinity", "machine", reason)
+    machine, path = group.machine, f"{group.container_path}.resources"
+    named = group.selector.get(MACHINE)
+    if named is not None and machine is None:
+        yield Flaw(
+            f"{group.pod_path}.nodeSelector {MACHINE}", "machine", f"{named} is no machine type known here, so its size is not checked"
+        )
+    if machine is None:
+        return
+    requests = mapping(group.container, "resources", "requests")
+    cpus, memory, gpus = (quantity(requests.get(name)) or 0.0 for name in ("cpu", "memory", GPU))
+    if cpus > machine.pod_cpus:
+        yield Flaw(
+            f"{path}.requests.cpu", "machine", f"{cpus:g} of the {machine.pod_cpus} that a pod can have on {machine.name}: {pending}"
+        )
+    if memory > machine.pod_gib * GIB:
+        yield Flaw(f"{path}.requests.memory", "machine", f"{memory / GIB:g} GiB of {machine.pod_gib} on {machine.name}: {pending}")
+    if gpus > machine.gpus:
+        yield Flaw(f"{path} {GPU}", "machine", f"{gpus:g} of the {machine.gpus} of {machine.name}: {pending}")
+    elif 0 < gpus < machine.gpus:
+        reason = f"{gpus:g} of the {machine.gpus} GPUs of {machine.name}: the others are paid for and idle"
+        yield Flaw(f"{path} {GPU}", "machine", reason)
+    label = None if machine.gpu is None else machine.gpu.label
+    if group.selector.get(ACCELERATOR, label) != label:
+        reason = f"{group.selector[ACCELERATOR]}, and {machine.name} has {label or 'no GPU'}: {pending}"
+        yield Flaw(f"{group.pod_path}.nodeSelector {ACCELERATOR}", "machine", reason)

@@ -1,0 +1,46 @@
+"""Section `kube`: the machines and pods of a run on Kubernetes; read by `jobs/cluster.py`, by nothing else."""
+
+from typing import Literal
+
+from iddpm_ray.spec.mark import Section, may_change
+
+Machine = Literal[
+    "e2-standard-4",
+    "e2-standard-8",
+    "g2-standard-4",
+    "g2-standard-8",
+    "g2-standard-12",
+    "g2-standard-16",
+    "g2-standard-24",
+    "g2-standard-48",
+    "g2-standard-96",
+    "a2-highgpu-1g",
+    "a2-highgpu-2g",
+    "a2-highgpu-4g",
+    "a2-highgpu-8g",
+    "a2-ultragpu-1g",
+    "a2-ultragpu-2g",
+    "a2-ultragpu-4g",
+    "a2-ultragpu-8g",
+    "a3-highgpu-1g",
+    "a3-highgpu-2g",
+    "a3-highgpu-4g",
+    "a3-highgpu-8g",
+]
+
+
+class KubeSpec(Section):
+    """The machines and pods of a run on Kubernetes."""
+
+    image: str | None = may_change(None, "container image of every pod, by tag or digest; needed to render", unit="image", min_length=1)
+    namespace: str = may_change(
+        "iddpm", "namespace that the run's objects live in", unit="name", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+    )
+    machine: Machine = may_change("g2-standard-8", "type of the worker machines at Google; a pod takes a whole one", unit="machine type")
+    capacity: Literal["spot", "spot-first", "on-demand"] = may_change(
+        "spot", "spot machines, spot and on-demand ones where there are none, or on-demand alone", unit="choice"
+    )
+    reclaim_window_s: int = may_change(
+        15, "what a pod has between notice and end of a spot machine: 15, or 105 in pools with a longer one", unit="seconds", ge=10, le=600
+    )
+    preflight: bool = may_change(False, "check cluster, storage and data first, as part of the job", unit="yes or no")
