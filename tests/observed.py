@@ -18,10 +18,14 @@ from iddpm_ray.checkpoint.commit import checkpoint_at
 from iddpm_ray.checkpoint.saver import SaveOutcome
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import TrainError, UserError
+from iddpm_ray.evaluate import assessed_files, assessed_run
+from iddpm_ray.evaluate.drawing import WAY, Arithmetic, make_drawing
+from iddpm_ray.evaluate.due import next_due
+from iddpm_ray.evaluate.trained import Source
 from iddpm_ray.kube import render
 from iddpm_ray.plan import make_plan
 from iddpm_ray.runtime import attempt as attempts
-from iddpm_ray.runtime import cluster, launch, stream
+from iddpm_ray.runtime import cluster, evaluations, launch, stream
 from iddpm_ray.runtime.board import News
 from iddpm_ray.runtime.cluster import Capacity
 from iddpm_ray.runtime.ending import Ending
@@ -72,6 +76,7 @@ def observe(spec: JobSpec, *, other_data: str, monkeypatch: pytest.MonkeyPatch) 
     seen["saves"] = _saves(spec, kit, place, session, monkeypatch)
     seen["rows"], seen["gives up"] = _rows(spec, kit, place, session)
     seen["files"] = sorted({_stable(path.relative_to(opening.url)) for path in Path(opening.url).rglob("*") if path.is_file()})
+    seen["evaluation"] = _evaluation(spec, opening, monkeypatch)
     seen |= _driver(spec, opening, place, sources, monkeypatch)
     seen["second start"] = _second_start(spec, opening, other_data)
     seen["pods"] = _pods(spec)
@@ -180,6 +185,7 @@ def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(save, "AsyncSaver", FailingSaver)
         patch.setattr(save.retention, "sweep", sweep)
+        patch.setattr(save, "best_names", lambda url, count: count)
         statistics = stats.use(stats.Statistics())
         saver = save.Saver(spec, kit, place, session, statistics=statistics, sink=None, group=None)
         seen["after_commit"](checkpoint_at(place.url, step=1, attempt=place.attempt))
@@ -214,6 +220,43 @@ def _rows(spec: JobSpec, kit: Kit, place: Place, session: LocalSession) -> tuple
         said = str(error)
     recorder.close()
     return sorted(session.rows[0]), said
+
+
+def _evaluation(spec: JobSpec, opening: Opening, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Which of twelve checkpoints would be evaluated, what Ray is asked for, and how samples would be judged."""
+    rows = len(opening.manifest.training_rows)
+    planned = evaluations.Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=lambda line: None)
+    if planned.every is None:
+        return None
+    there = [checkpoint_at(opening.url, step=step, attempt=1) for step in MANY_STEPS]
+    batch = spec.train.global_batch
+    seen: dict[str, Any] = {
+        "due": [next_due(there[:count], every=planned.every, global_batch=batch, done=()) for count in MANY_STEPS],
+        "declared": evaluations.declared(spec),
+    }
+
+    class Evaluator:
+        @staticmethod
+        def options(**options: Any) -> Any:
+            seen.update(options)
+            ready = SimpleNamespace(remote=lambda *_: None)
+            return SimpleNamespace(remote=lambda threads: seen.update(threads=threads) or SimpleNamespace(evaluate=ready, ready=ready))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluations, "_Evaluator", Evaluator)
+        planned._begin(there[0], "node")
+        patch.setattr(assessed_files, "save_classifier", lambda *_, **__: None)
+        del seen["scheduling_strategy"]
+        classes = tuple(opening.manifest.classes)
+        source = Source(there[0].url, there[0].name, "digest", 1, spec, classes)
+        drawing = make_drawing(source, arithmetic=Arithmetic(), **{name: getattr(spec.sample, name) for name in WAY})
+        try:
+            found = assessed_run.assessment_of_run(drawing, run_url=opening.url, wanted=spec.evaluate)
+        except UserError as error:
+            seen["refused"] = str(error)
+        else:
+            seen["judged"] = [found.samples.settings(), found.samples.count, repr(found.features), found.folder]
+    return seen
 
 
 def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

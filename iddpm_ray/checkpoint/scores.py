@@ -56,3 +56,10 @@ def best_first(scores: list[Score]) -> list[Score]:
         return []
     upwards = metric.partition("[")[0] in HIGHER_IS_BETTER
     return sorted(having, key=lambda score: -score.metrics[metric] if upwards else score.metrics[metric])
+
+
+def best_names(run_url: str, *, count: int) -> tuple[str, ...]:
+    """Names of the `count` best checkpoints; what the store does not say now protects nothing."""
+    if count == 0:
+        return ()
+    return tuple(score.checkpoint.name for score in best_first(read_scores(run_url))[:count])

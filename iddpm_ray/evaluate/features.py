@@ -20,7 +20,6 @@ from iddpm_ray.evaluate.inception import Inception
 from iddpm_ray.evaluate.npz import decode
 
 INCEPTION = "inception"
-CLASSIFIER_ENDING = "-classifier"
 # The published conversion of the graph by which FID is defined carries the beginning of its SHA-256 in its name.
 PUBLISHED = "6726825d"
 _SPATIAL_CHANNELS = 7

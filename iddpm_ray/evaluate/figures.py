@@ -58,6 +58,23 @@ def save_curves(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, 
     figure.savefig(path, dpi=110)
 
 
+def save_quality(rows: Sequence[Mapping[str, float | int | str]], path: Path, *, title: str) -> None:
+    """One panel a metric over the samples seen, out of a run's rows of evaluations (metrics/evaluations.jsonl)."""
+    names = [name for name in (rows[-1] if rows else {}) if name not in ("step", "samples", "attempt")]
+    columns = min(3, max(1, len(names)))
+    figure = Figure(figsize=(11, 3.2 * max(1, math.ceil(len(names) / columns))), layout="constrained")
+    figure.suptitle(title)
+    panels = figure.subplots(max(1, math.ceil(len(names) / columns)), columns, squeeze=False)
+    for axes, name in zip(panels.flat, names, strict=False):
+        _curve(axes, rows, name, label=name)
+        for line in axes.get_lines():
+            line.set_marker("o")
+        axes.set_title(name)
+        axes.set_xlabel("samples seen")
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
 def _curve(axes: Axes, rows: Sequence[Mapping[str, float | int | str]], key: str, *, label: str, color: str | None = None) -> None:
     """One line of a column, where it is a finite number."""
     points = [(float(row["samples"]), float(row[key])) for row in rows if key in row and math.isfinite(float(row[key]))]

@@ -8,6 +8,7 @@ from torch import Tensor
 from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_same
+from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.load import load
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import DataError
@@ -57,12 +58,12 @@ def _built(path: str, spec: JobSpec, *, classes: tuple[str, ...]) -> Manifest:
     )
 
 
-def load_rows(manifest: Manifest, spec: JobSpec, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+def load_rows(manifest: Manifest, decoding: Decoding, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """Pixels [N, C, H, W] uint8 and labels [N] int64 of rows, decoded as in training and never mirrored; a bad picture is an error, since
     another in its place would be counted twice.
 
     Raises:
         DataError: a picture cannot be read.
     """
-    loaded = load(manifest, rows, decoding=decoding_of(spec))
+    loaded = load(manifest, rows, decoding=decoding)
     return torch.from_numpy(loaded.pixels), torch.from_numpy(loaded.labels)

@@ -20,6 +20,7 @@ from iddpm_ray.evaluate.strata import MeanEstimate, Strata, estimate_sums, make_
 from iddpm_ray.evaluate.subject import Subject
 from iddpm_ray.evaluate.trained import Trained
 from iddpm_ray.train.inputs import Augmentation, condition, to_float
+from iddpm_ray.train.sources import decoding_of
 
 FEWEST_CHUNKS = 2  # that a stopping rule looks at
 _TERMS = ("vb", "mse", "xstart_mse")
@@ -159,7 +160,7 @@ def next_goal(measured: Measured, *, done: int, most: int, target: float) -> int
 
 def _pictures(trained: Trained, manifest: Manifest, rows: NDArray[np.int64], *, device: torch.device) -> Pictures:
     spec = trained.spec
-    pixels, labels = load_rows(manifest, spec, rows)
+    pixels, labels = load_rows(manifest, decoding_of(spec), rows)
     x_start = to_float(pixels.to(device))
     num_classes = (spec.model.num_classes or len(trained.classes)) if spec.model.class_cond else None
     plain = Augmentation(

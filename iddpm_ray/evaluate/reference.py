@@ -4,7 +4,8 @@
 """
 
 import io
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +51,26 @@ def write_reference(url: str, reference: Reference, *, features: Features) -> No
     storage.write_whole(url, file.getvalue())
 
 
-def is_statistics(arrays: Mapping[str, object]) -> bool:
-    """Whether an npz holds Gaussians rather than pictures."""
-    return "mu" in arrays and "sigma" in arrays
+def is_statistics(names: Collection[str]) -> bool:
+    """Whether an npz with arrays of these names holds Gaussians."""
+    return "mu" in names and "sigma" in names
+
+
+def array_names(url: str) -> list[str]:
+    """Names of the arrays of an npz, without reading them.
+
+    Raises:
+        DataError: no such file, or no npz.
+    """
+    shown = storage.shown(url)
+    try:
+        fs, path = storage.filesystem(url)
+        with fs.open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile:
+        raise DataError(f"{shown} is no npz file", fix=_FIX) from None
+    except Exception as error:  # every store raises its own kinds
+        raise DataError(f"cannot read {shown} ({storage.reason(error)})", fix="name an npz file") from None
 
 
 def read_reference(url: str, *, features: Features) -> Reference:

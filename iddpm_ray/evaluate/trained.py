@@ -90,6 +90,12 @@ def find_source(url: str, *, which: Which = "newest", spec_url: str | None = Non
     return _checkpoint(checkpoint, marker)
 
 
+def is_weights(url: str) -> bool:
+    """Whether a directory is a run's or a checkpoint's; a run that has not saved yet is one too."""
+    inside = {entry.name for entry in storage.list_dir(url)}
+    return bool(inside & {MARKER, SPEC_FILE, "checkpoints"})
+
+
 def open_trained(source: Source, *, ema: float | None, device: torch.device | str = "cpu") -> Trained:
     """The network of a source, in evaluation mode.
 

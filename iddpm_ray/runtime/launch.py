@@ -14,6 +14,7 @@ from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.attempt import POLL_SECONDS, Watch, run_attempt
 from iddpm_ray.runtime.budget import Budget
 from iddpm_ray.runtime.ending import Ending
+from iddpm_ray.runtime.evaluations import Evaluations
 from iddpm_ray.runtime.growth import Demand
 from iddpm_ray.runtime.hold import Hold, take_hold
 from iddpm_ray.runtime.progress import Display, signals_to
@@ -47,9 +48,13 @@ def run(opening: Opening) -> Ending:
         hold = take_hold(opening.url, say=display.line)
         try:
             write_run(opening)
-            driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold)
+            evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
+            driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
             with signals_to(driver.stop, display.line):
-                return driver.run()
+                ending = driver.run()
+                if ending.why == "finished":
+                    evaluations.finish(over=driver._over)
+                return ending
         finally:
             hold.release()
 
@@ -63,6 +68,7 @@ class Driver:
     show: Callable[[str], None]
     show_row: Callable[[dict[str, Any]], None]
     hold: Hold | None = None
+    evaluations: Evaluations | None = None
     _stop: bool = False  # no Event: its lock may be held by the very thread that the signal interrupts
     _began: float = field(default_factory=time.monotonic)
     _begun: bool = False
@@ -135,6 +141,8 @@ class Driver:
             time.sleep(POLL_SECONDS)
 
     def _attempt(self, manifest: ray.ObjectRef) -> Ending:
+        if self.evaluations is not None:
+            self.evaluations.make_room()
         workers = self._room()
         if workers == 0:
             return Ending("stopped", self._newest()[1])
@@ -157,6 +165,8 @@ class Driver:
 
     def _wishes(self, demand: Demand, *, age_s: float, seated: bool, workers: int) -> Wish:
         wish = Wish.STOP if self._over() else Wish.NONE
+        if seated and self.evaluations is not None:
+            self.evaluations.tick()
         if seated:
             demand.make()  # sooner it would take the seats of this attempt's own workers
         if age_s >= self.spec.cluster.grow_every_s and demand.came():

@@ -12,6 +12,7 @@ class CheckpointSpec(Section):
     keep_every: Interval | None = may_change(
         None, "also keep for ever the first checkpoint after each multiple of this; null: none", unit="duration"
     )
+    keep_best: int = may_change(0, "also keep so many checkpoints that evaluations found best", unit="checkpoints", ge=0)
     asynchronous: bool = may_change(True, "write while training goes on; false: wait for the write", unit="yes or no")
     max_unsaved: TimedInterval | None = may_change(
         None, "while saves fail, training that may be unsaved before the run ends; null: it goes on", unit="duration"

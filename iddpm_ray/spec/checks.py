@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from iddpm_ray import storage
+from iddpm_ray.spec.checkpoint import CheckpointSpec
 from iddpm_ray.spec.cluster import ClusterSpec
 from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
+from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.spec.model import CHANNEL_MULT, ModelSpec
 from iddpm_ray.spec.optim import OptimSpec
@@ -252,6 +254,36 @@ def check_init(init: InitSpec) -> Iterator[Problem]:
         ):
             if value != default:
                 yield Problem(path, value, "has no effect without init.from")
+
+
+def check_evaluate(evaluate: EvaluateSpec, checkpoint: CheckpointSpec, model: ModelSpec, data: DataSpec) -> Iterator[Problem]:
+    """Evaluations without weights, labels or pictures to draw, and options of one that is not wanted."""
+    for path, url in (("evaluate.inception", evaluate.inception), ("evaluate.reference", evaluate.reference)):
+        if url is not None and storage.carries_credentials(url):
+            yield Problem(path, storage.shown(url), CREDENTIALS)
+    if evaluate.by_classifier():
+        for path, value in (("evaluate.inception", evaluate.inception), ("evaluate.inception_sha256", evaluate.inception_sha256)):
+            if value is not None:
+                yield Problem(path, value, f"has no effect with evaluate.features={evaluate.features}")
+    elif evaluate.inception is not None and evaluate.inception_sha256 is None:
+        yield Problem("evaluate.inception_sha256", None, "is needed beside evaluate.inception: the checksum that sha256sum prints")
+    elif evaluate.inception is None and evaluate.inception_sha256 is not None:
+        yield Problem("evaluate.inception_sha256", evaluate.inception_sha256, "has no effect without evaluate.inception")
+    if evaluate.every is None:
+        if checkpoint.keep_best:
+            yield Problem("checkpoint.keep_best", checkpoint.keep_best, "needs evaluate.every, which says which checkpoints are best")
+        return
+    if model.kind != "unet":
+        yield Problem("evaluate.every", str(evaluate.every), "needs a network that draws by itself, which model.kind=superres does not")
+    if evaluate.by_classifier() and data.labels == "none":
+        yield Problem("evaluate.features", evaluate.features, "needs labels to learn from: set data.labels to folder, prefix or column")
+    if not evaluate.by_classifier() and evaluate.inception is None:
+        yield Problem(
+            "evaluate.inception",
+            None,
+            "is needed by evaluate.every: the path or URL of weights-inception-2015-12-05-6726825d.pth, which torch-fidelity publishes "
+            "(nothing is downloaded by itself), or set evaluate.features=digits-classifier for small labelled pictures",
+        )
 
 
 def check_cluster(cluster: ClusterSpec, *, global_batch: int) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from iddpm_ray.spec.checkpoint import CheckpointSpec
 from iddpm_ray.spec.cluster import ClusterSpec
 from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
+from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.fields import as_plain, fields_of, value_of
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.spec.kube import KubeSpec
@@ -39,6 +40,7 @@ class JobSpec(Section):
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec, description="when to save, what to keep")
     log: LogSpec = Field(default_factory=LogSpec, description="rows of numbers, where they go, validation")
     sample: SampleSpec = Field(default_factory=SampleSpec, description="pictures drawn during training and afterwards")
+    evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec, description="how good samples are, beside training and afterwards")
     init: InitSpec = Field(default_factory=InitSpec, description="weights to begin from, other than the seed's")
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="workers, what each one gets, failures")
     kube: KubeSpec = Field(default_factory=KubeSpec, description="machines and pods of a run on Kubernetes")
@@ -58,6 +60,7 @@ class JobSpec(Section):
             *checks.check_diffusion(self.diffusion, self.model, self.sample, self.resampler),
             *checks.check_optim(self.optim, self.sample, global_batch=batch),
             *checks.check_init(self.init),
+            *checks.check_evaluate(self.evaluate, self.checkpoint, self.model, self.data),
             *checks.check_cluster(self.cluster, global_batch=batch),
         ]
         if self.log.validate_every is not None and self.data.validation_fraction == 0:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from iddpm_ray import stats
+from iddpm_ray import stats, storage
 from iddpm_ray.errors import TrainError
 from iddpm_ray.parallel.collective import all_gather_rows
 from iddpm_ray.sinks.guard import GuardedSinks, keep_rows, open_sinks
@@ -123,7 +123,8 @@ class Recorder:
         if bad:
             shown = ", ".join(str(t) for t in bad[:8]) + (" ..." if len(bad) > 8 else "")
             self._session.say(
-                f"step {self._kit.state.step}: non-finite losses at timesteps {shown}; {int(health.skipped)} steps skipped so far"
+                f"step {self._kit.state.step}: non-finite losses at timesteps {shown}; {int(health.skipped)} steps skipped so far; "
+                f"{self._replay()} shows the samples"
             )
             health.nonfinite.zero_()
         streak, most = int(health.streak), self._spec.optim.max_nonfinite_steps
@@ -131,8 +132,13 @@ class Recorder:
             raise TrainError(
                 f"{streak} steps in a row had non-finite gradients, up to step {self._kit.state.step}"
                 + (f"; non-finite losses at timesteps {bad[:8]}" if bad else ""),
-                fix="a smaller optim.lr, optim.clip_norm, or optim.precision float32; optim.max_nonfinite_steps sets how many are borne",
+                fix="a smaller optim.lr, optim.clip_norm, or optim.precision float32; optim.max_nonfinite_steps sets how many are borne; "
+                f"{self._replay(back=streak - 1)} shows what the first of them saw",
             )
+
+    def _replay(self, *, back: int = 0) -> str:
+        """The command that does a step again."""
+        return f"python jobs/replay.py {storage.shown(self._place.url)} step={self._kit.state.step - back}"
 
 
 def _productive_share(row: Mapping[str, float | int]) -> dict[str, float]:

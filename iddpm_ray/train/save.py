@@ -12,6 +12,7 @@ from iddpm_ray.checkpoint.commit import Checkpoint
 from iddpm_ray.checkpoint.fence import check_fence
 from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.saver import AsyncSaver, SaveOutcome
+from iddpm_ray.checkpoint.scores import best_names
 from iddpm_ray.errors import TrainError
 from iddpm_ray.parallel.collective import Group, all_gather_rows
 from iddpm_ray.sinks.guard import GuardedSinks
@@ -206,6 +207,7 @@ class Saver:
             keep_last=keep.keep_last,
             keep_every=every,
             global_batch=batch,
+            protected=best_names(self._place.url, count=keep.keep_best),
             fence=self._fence,
         )
         for problem in swept.failed:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from iddpm_ray.evaluate.figures import save_curves, save_sheet
+from iddpm_ray.evaluate.figures import save_curves, save_quality, save_sheet
 
 
 def test_a_sheet_has_margins_and_each_picture_at_its_place(tmp_path: Path) -> None:
@@ -38,3 +38,12 @@ def test_curves_bear_missing_and_nonfinite_numbers(tmp_path: Path) -> None:
     empty = np.asarray(Image.open(tmp_path / "empty.png").convert("L"))
     assert drawn.shape == empty.shape
     assert not np.array_equal(drawn, empty)
+
+
+def test_quality_has_a_panel_a_metric(tmp_path: Path) -> None:
+    rows = [{"step": step, "samples": 8 * step, "fid[x]": 1 / step, "kid[x]": 0.1, "attempt": 1} for step in range(1, 5)]
+    save_quality(rows, tmp_path / "two.png", title="run")
+    save_quality([{**row, "is[x]": 2.0, "precision[x]": 0.5} for row in rows], tmp_path / "four.png", title="run")
+    save_quality([], tmp_path / "none.png", title="run")
+    heights = [np.asarray(Image.open(tmp_path / f"{name}.png")).shape[0] for name in ("none", "two", "four")]
+    assert heights[0] == heights[1] < heights[2]

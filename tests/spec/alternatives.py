@@ -35,6 +35,8 @@ LOSS_AWARE = {"resampler.kind": "loss_second_moment"}
 SUPERRES = {"model.kind": "superres", "model.low_res_size": 8}
 START = {"init.from": "/tmp/start.pt"}
 GPU = {"cluster.gpus_per_worker": 1}
+JUDGED = {"data.labels": "folder", "evaluate.features": "digits-classifier", "evaluate.every": "2 steps"}
+INCEPTION = {"evaluate.every": "2 steps", "evaluate.inception": "/tmp/inception.pth", "evaluate.inception_sha256": "0" * 64}
 POD = {"kube.image": "registry/iddpm-ray:1", **GPU}
 
 ALTERNATIVES: dict[str, Alternative] = {
@@ -109,6 +111,7 @@ ALTERNATIVES: dict[str, Alternative] = {
     "checkpoint.every": Alternative("2 steps"),
     "checkpoint.keep_last": Alternative(1),
     "checkpoint.keep_every": Alternative("2 steps"),
+    "checkpoint.keep_best": Alternative(1, JUDGED),
     "checkpoint.asynchronous": Alternative(False),
     "checkpoint.max_unsaved": Alternative("2 steps"),
     "log.every": Alternative("2 steps"),
@@ -130,6 +133,16 @@ ALTERNATIVES: dict[str, Alternative] = {
     ),
     "sample.low_res_noise": Alternative(10, {"sample.every": "2 steps", "model.low_res_noise": 20, **SUPERRES}),
     "sample.classes": Alternative([1], {"sample.every": "2 steps", **LABELS}),
+    "evaluate.every": Alternative("3 steps", JUDGED),
+    "evaluate.count": Alternative(100, JUDGED),
+    "evaluate.batch": Alternative(8, JUDGED),
+    "evaluate.features": Alternative("other-classifier", JUDGED),
+    "evaluate.inception": Alternative("/tmp/other.pth", INCEPTION),
+    "evaluate.inception_sha256": Alternative("1" * 64, INCEPTION),
+    "evaluate.reference": Alternative("/tmp/reference.npz", JUDGED),
+    "evaluate.cpus": Alternative(2.0, JUDGED),
+    "evaluate.gpus": Alternative(1.0, JUDGED),
+    "evaluate.threads": Alternative(2, JUDGED),
     "init.from": Alternative("/tmp/start.pt"),
     "init.weights": Alternative(0.9999, START),
     "init.only": Alternative(["input_blocks.*"], START),

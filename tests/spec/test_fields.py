@@ -29,9 +29,10 @@ MAY_CHANGE = {
     "model": "gradient_checkpointing attention",
     "optim": "lr weight_decay clip_norm max_nonfinite_steps microbatch matmul_precision compile compile_cache channels_last deterministic",
     "train": "duration",
-    "checkpoint": "every keep_last keep_every asynchronous max_unsaved",
+    "checkpoint": "every keep_last keep_every keep_best asynchronous max_unsaved",
     "log": "every tensorboard csv progress validate_every validate_rows",
     "sample": "every count method respacing eta ema guidance guidance_interval low_res_noise classes",
+    "evaluate": "every count batch features inception inception_sha256 reference cpus gpus threads",
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
     "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
@@ -62,7 +63,8 @@ def test_required_fields_are_four():
 
 
 def test_sections_are_these():
-    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "init", "cluster", "kube"]
+    top = ["run", "data", "model", "diffusion", "resampler", "optim", "train", "checkpoint", "log", "sample", "evaluate", "init"]
+    top += ["cluster", "kube"]
     assert [path for path in section_paths(JobSpec) if "." not in path] == top
     assert "cluster.mesh" in section_paths(JobSpec)
 

@@ -1,0 +1,182 @@
+"""Judges samples by FID and its kin: `python jobs/evaluate.py RUN`, or `... evaluate.py samples.npz --reference ref.npz`; resumable."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from iddpm_ray import storage
+from iddpm_ray.errors import DataError, SpecError, UserError
+
+if TYPE_CHECKING:
+    from iddpm_ray.evaluate.assessment import Assessment
+    from iddpm_ray.evaluate.features import FeatureFile
+    from iddpm_ray.evaluate.subject import Subject
+    from iddpm_ray.spec.evaluate import EvaluateSpec
+
+WAY = ("method", "respacing", "eta", "guidance")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Gathers features that are missing, measures, prints and writes the result; returns the exit code."""
+    wanted = _parser().parse_args(argv)
+    try:
+        return _evaluate(wanted)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def _evaluate(wanted: argparse.Namespace) -> int:
+    from iddpm_ray.evaluate.assessment import assess, forget_samples, write_result  # torch comes once the words are understood
+    from iddpm_ray.evaluate.reference import write_reference
+    from iddpm_ray.runtime.chunks import Pool, run_chunks
+
+    subject = None if _is_pictures(wanted.samples) else _subject(wanted)
+    assessment = _of_files(wanted) if subject is None else _of_run(wanted, subject)
+    pool = Pool(wanted.workers, cpus=wanted.cpus_per_worker, gpus=wanted.gpus_per_worker, threads=wanted.threads, address=wanted.address)
+    found = assess(assessment, lambda chunks, worker, unit: run_chunks(chunks, worker, pool=pool, unit=unit))
+    if found is None:
+        return 130
+    if wanted.write_reference is not None:
+        if found.reference.spatial is None:
+            raise DataError("the reference has no mu_s and sigma_s to write", fix="give its pictures with --reference")
+        write_reference(wanted.write_reference, found.reference, features=found.features)
+        print(f"reference: {storage.shown(wanted.write_reference)}")
+    if wanted.score and subject is not None:
+        _keep_score(subject, dict(found.quality.metrics))
+    print(found.quality.describe())
+    print(f"in {storage.shown(write_result(found, assessment))}")
+    if not wanted.keep_chunks:
+        forget_samples(assessment)
+    return 0
+
+
+def _is_pictures(samples: str) -> bool:
+    """Whether the word names pictures rather than a run: an npz, or a folder that holds neither checkpoints nor a spec."""
+    from iddpm_ray.evaluate.trained import is_weights
+
+    if samples.endswith(".npz") and not storage.is_dir(samples):
+        return True
+    return bool(storage.is_dir(samples) and storage.list_dir(samples) and not is_weights(samples))
+
+
+def _subject(wanted: argparse.Namespace) -> "Subject":
+    from iddpm_ray.evaluate.subject import choose_subject
+
+    return choose_subject(wanted.samples, which=wanted.step, ema=wanted.ema, spec_url=wanted.spec)
+
+
+def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSpec":
+    """Section `evaluate` of a run with what the command line says otherwise."""
+    from pydantic import ValidationError
+
+    from iddpm_ray.spec.evaluate import EvaluateSpec
+
+    names = ("count", "batch", "features", "inception", "inception_sha256", "reference")
+    said: dict[str, Any] = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
+    if str(said.get("features")).endswith(".npz"):
+        del said["features"]  # a file, not one of the section's words
+    try:
+        return EvaluateSpec.model_validate({**dict(section), **said, "threads": wanted.threads})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise SpecError(
+            f"--{name.replace('_', '-')}", value=said.get(name), fix=f"{first['msg']}: see python jobs/train.py --schema"
+        ) from None
+
+
+def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
+    from dataclasses import replace
+
+    from iddpm_ray.evaluate.assessed_run import assessment_of_run
+    from iddpm_ray.evaluate.drawing import Arithmetic, make_drawing
+    from iddpm_ray.evaluate.features import ClassifierFile
+
+    gpu = wanted.gpus_per_worker > 0
+    said = {name: getattr(wanted, name) for name in WAY if getattr(wanted, name) is not None}
+    optim = subject.spec.optim
+    arithmetic = Arithmetic("cuda" if gpu else "cpu", precision=optim.precision, matmul_precision=optim.matmul_precision)
+    drawing = make_drawing(subject.source, arithmetic=arithmetic, ema=subject.ema, **said)
+    section = _section(wanted, subject.spec.evaluate)
+    file = ClassifierFile(storage.absolute(wanted.features)) if (wanted.features or "").endswith(".npz") else None
+    one = assessment_of_run(drawing, run_url=subject.run_url, wanted=section, features=file, seed=wanted.seed, features_gpu=gpu)
+    return one if wanted.out is None else replace(one, folder=storage.absolute(wanted.out))
+
+
+def _of_files(wanted: argparse.Namespace) -> "Assessment":
+    from iddpm_ray.evaluate.assessed_files import assessment_of_files, features_of_files
+
+    if wanted.reference in (None, "data"):
+        raise SpecError("--reference", value=wanted.reference, fix="say what the pictures are held against: an npz or a folder")
+    idle = [name for name in (*WAY, "ema", "spec", "count") if getattr(wanted, name) is not None]
+    if idle or wanted.score:
+        raise SpecError(f"--{(idle or ['score'])[0]}", fix="is for runs that draw samples; these are drawn already")
+    out = storage.absolute(wanted.out or f"{wanted.samples.rstrip('/').removesuffix('.npz')}.evaluation")
+    features: FeatureFile = features_of_files(
+        wanted.features or "inception", inception=wanted.inception, sha256=wanted.inception_sha256, folder=out, reference=wanted.reference
+    )
+    gpu = wanted.gpus_per_worker > 0
+    return assessment_of_files(wanted.samples, wanted.reference, features=features, folder=out, seed=wanted.seed, gpu=gpu)
+
+
+def _keep_score(subject: "Subject", metrics: dict[str, float]) -> None:
+    from iddpm_ray.checkpoint.scores import write_score
+    from iddpm_ray.runtime.evaluations import write_rows
+
+    write_score(subject.run_url, subject.source.name, metrics)
+    write_rows(subject.run_url, global_batch=subject.spec.train.global_batch)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="What is not said here is as the run's sections sample and evaluate have it."
+    )
+    add = parser.add_argument
+    add("samples", metavar="RUN|NPZ|FOLDER", help="a run (or checkpoint, or file of weights) that draws, or pictures, at any fsspec URL")
+    add("--reference", metavar="NPZ|FOLDER|data", help="statistics or pictures to hold them against (of a run: its own training pictures)")
+    add("--features", metavar="WHICH", help="inception, NAME-classifier to train a small one on the labels, or a file of such a one")
+    add("--inception", metavar="FILE", help="weights of the Inception network, at any fsspec URL; nothing is downloaded by itself")
+    add("--inception-sha256", metavar="HEX", help="its checksum")
+    add("--write-reference", metavar="NPZ", help="also write the reference's mu, sigma, mu_s, sigma_s, as ADM's evaluator reads them")
+    add("--score", action="store_true", help="let --step best and checkpoint.keep_best count this result")
+    add("--step", type=_step, default="newest", metavar="N|newest|best", help="which checkpoint of a run (newest)")
+    add("--ema", type=_ema, metavar="RATE|raw", help="which average of the weights")
+    add("--spec", metavar="FILE", help="of a file of weights: the spec of its run (spec.yaml beside it)")
+    add("--count", type=_positive, help="samples a run draws")
+    add("--method", choices=("ddpm", "ddim", "dpmpp"), help="how they are drawn")
+    add("--respacing", help='draw in fewer timesteps: "250", "10,15,20", "ddim50"')
+    add("--eta", type=float, help="of DDIM, 0 to 1")
+    add("--guidance", type=float, metavar="SCALE", help="classifier-free guidance, 1 for none")
+    add("--seed", type=int, default=0, help="of samples, subsets and the bootstrap (0)")
+    add("--batch", type=_positive, help="samples drawn together")
+    add("--out", metavar="FOLDER", help="where features and result go (RUN/evaluations/ and a name of its own; NPZ.evaluation)")
+    add("--keep-chunks", action="store_true", help="leave the samples' features that the result was made of")
+    add("--workers", type=int, default=1, help="Ray actors; 0: work in this process (1)")
+    add("--cpus-per-worker", type=float, default=1.0, help="(1)")
+    add("--gpus-per-worker", type=float, default=0.0, help="(0)")
+    add("--threads", type=_positive, default=1, help="of torch in each worker; another number rounds otherwise (1)")
+    add("--address", help="of a Ray cluster (that of the job, else an embedded Ray)")
+    return parser
+
+
+def _step(text: str) -> int | str:
+    return text if text in ("newest", "best") else int(text)
+
+
+def _ema(text: str) -> str:
+    return text if text == "raw" else str(float(text))
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("should be at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

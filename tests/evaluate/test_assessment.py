@@ -1,0 +1,182 @@
+"""Evaluations of a real run and of files: named features, the same numbers however the work was cut or broken off, and plain refusals."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pictures
+
+from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.checkpoint.scores import best_first, read_scores, write_score
+from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
+from iddpm_ray.evaluate.trained import find_source
+from iddpm_ray.sinks.jsonl import read_rows
+from iddpm_ray.spec.spec import JobSpec
+
+main = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "evaluate.py"))["main"]
+FID = "fid[digits-classifier]"
+EVALUATE = {"every": "4 steps", "features": "digits-classifier", "count": 40, "batch": 16}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
+    root = tmp_path_factory.mktemp("assessment")
+    write_pictures(root / "pictures")
+    spec = small_spec(root, train={"duration": "8 steps"}, sample={"respacing": "4"}, evaluate=EVALUATE)
+    start(spec)
+    return spec
+
+
+def evaluate(*arguments: str, out: Path) -> dict[str, Any]:
+    assert main([*arguments, "--workers", "0", "--out", str(out)]) == 0
+    return json.loads((out / "quality.json").read_text())
+
+
+def test_a_run_is_judged_by_its_own_labels_and_every_name_says_so(
+    spec: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate(run_url(spec), out=tmp_path / "out")
+    assert list(found["metrics"]) == [f"{name}[digits-classifier]" for name in ("fid", "sfid", "is", "kid", "precision", "recall")]
+    assert found["samples"] == 40
+    assert found["reference_pictures"] == NUM_PICTURES
+    assert found["metrics"][FID] > 0
+    told = capsys.readouterr().out
+    assert re.search(r"^fid\[digits-classifier\] +\d", told, re.MULTILINE)
+    assert not re.search(r"\bfid\b(?!\[)", told)
+    assert "biased upwards" in told
+
+
+def test_the_result_does_not_depend_on_where_the_work_was_broken_off(spec: JobSpec, tmp_path: Path) -> None:
+    whole = evaluate(run_url(spec), "--keep-chunks", "--count", "300", "--seed", "5", out=tmp_path / "whole")
+    broken = tmp_path / "broken"
+    evaluate(run_url(spec), "--keep-chunks", "--count", "300", "--seed", "5", out=broken)
+    chunks = sorted((broken / "chunks").iterdir())
+    assert len(chunks) == 2
+    chunks[0].unlink()
+    (broken / "quality.json").unlink()
+    again = evaluate(run_url(spec), "--keep-chunks", "--count", "300", "--seed", "5", out=broken)
+    assert again["metrics"] == whole["metrics"]
+    assert chunks[0].read_bytes() == (tmp_path / "whole" / "chunks" / chunks[0].name).read_bytes()
+
+
+def test_samples_in_a_file_get_the_numbers_of_the_run_that_drew_them(spec: JobSpec, tmp_path: Path) -> None:
+    run = run_url(spec)
+    drawn = evaluate(run, "--write-reference", str(tmp_path / "ref.npz"), out=tmp_path / "drawn")
+    sample = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "sample.py"))["main"]
+    assert sample([run, "--count", "40", "--batch", "16", "--seed", "0", "--out", str(tmp_path / "s"), "--workers", "0"]) == 0
+    (file,) = (tmp_path / "s").glob("*.npz")
+    classifier = f"{run}/evaluations/digits-classifier.npz"
+    arguments = ("--features", classifier, "--reference", str(tmp_path / "ref.npz"))
+    found = evaluate(str(file), *arguments, out=tmp_path / "file")
+    assert found["metrics"][FID] == pytest.approx(drawn["metrics"][FID], rel=1e-6)
+    assert "kid[digits-classifier]" not in found["metrics"]
+    assert any("give the reference's pictures" in note for note in found["notes"])
+    with np.load(file) as arrays:
+        pictures = arrays["arr_0"]
+    (tmp_path / "folder").mkdir()
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture[:, :, 0]).save(tmp_path / "folder" / f"{number:03d}.png")
+    folder = evaluate(str(tmp_path / "folder"), *arguments, out=tmp_path / "of-folder")
+    assert folder["metrics"][FID] == pytest.approx(drawn["metrics"][FID], rel=1e-4)
+
+
+def test_a_set_is_at_no_distance_from_itself(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    arguments = (str(tmp_path / "pictures"), "--reference", str(tmp_path / "pictures"), "--features", "digits-classifier")
+    found = evaluate(*arguments, out=tmp_path / "out")["metrics"]
+    assert found[FID] == pytest.approx(0, abs=1e-6)
+    assert found["precision[digits-classifier]"] == found["recall[digits-classifier]"] == 1
+    again = evaluate(*arguments, out=tmp_path / "again")["metrics"]
+    assert again == found
+
+
+def test_checkpoints_are_scored_once_and_the_best_one_is_found(spec: JobSpec) -> None:
+    run = run_url(spec)
+    scores = {}
+    for checkpoint in complete(run):
+        scores[checkpoint.step] = evaluate_checkpoint(spec, run_url=run, checkpoint_url=checkpoint.url)
+        write_score(run, checkpoint.name, scores[checkpoint.step])
+        before = (Path(run) / "evaluations").rglob("chunk-*")
+        assert not [path for path in before if "reference" not in str(path)], "features of samples are deleted once they have been used"
+        assert evaluate_checkpoint(spec, run_url=run, checkpoint_url=checkpoint.url) == scores[checkpoint.step]
+    assert list(scores) == [8, 4]
+    best = min(scores, key=lambda step: scores[step][FID])
+    assert best_first(read_scores(run))[0].checkpoint.step == best
+    assert find_source(run, which="best").step == best
+
+
+def test_a_command_can_score_a_checkpoint_too(spec: JobSpec, tmp_path: Path) -> None:
+    found = evaluate(run_url(spec), "--step", "4", "--score", "--count", "20", out=tmp_path / "out")
+    (row,) = [row for row in read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl") if row["step"] == 4]
+    assert row[FID] == found["metrics"][FID]
+    assert row["samples"] == 4 * spec.train.global_batch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["RUN", "--features", "inception"], "Inception weights .* not part of this package.*--inception"),
+        (["RUN", "--reference", "TMP/none.npz"], "cannot read .*none.npz"),
+        (["RUN", "--reference", "TMP/inception.npz"], r"mu of .* is float64 \[2048\], the features of digits-classifier need \[64\]"),
+        (["RUN", "--reference", "TMP/object.npz"], "mu of .* holds Python objects.* refused"),
+        (["RUN", "--count", "2"], "--count .*greater than or equal to 4"),
+        (["RUN", "--features", "clip"], "--features .*clip"),
+        (["RUN", "--step", "5"], "no checkpoint of that step"),
+        (["RUN", "--ema", "0.5"], "no such average"),
+        (["RUN", "--guidance", "3"], "guidance"),
+        (["TMP/empty"], "no complete checkpoint"),
+        (["TMP/nowhere"], "no complete checkpoint"),
+        (["TMP/object.npz", "--reference", "TMP/inception.npz", "--features", "RUN/evaluations/digits-classifier.npz"], "holds mu, sigma"),
+        (["TMP/pictures.npz"], "--reference"),
+        (["TMP/pictures.npz", "--reference", "TMP/inception.npz"], "Inception weights"),
+        (
+            ["TMP/pictures.npz", "--reference", "TMP/inception.npz", "--features", "digits-classifier"],
+            "reference folder with a folder a class",
+        ),
+        (["TMP/pictures.npz", "--reference", "TMP/inception.npz", "--guidance", "2"], "--guidance"),
+        (["TMP/bad.npz", "--reference", "TMP/inception.npz", "--features", "RUN/evaluations/digits-classifier.npz"], "no npz"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_in_one_line(
+    spec: JobSpec, tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not (Path(run_url(spec)) / "evaluations" / "digits-classifier.npz").exists():
+        evaluate(run_url(spec), out=tmp_path / "first")
+    np.savez(tmp_path / "inception.npz", mu=np.zeros(2048), sigma=np.eye(2048))
+    np.savez(tmp_path / "object.npz", mu=np.array([object()]), sigma=np.eye(1))
+    np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
+    (tmp_path / "bad.npz").write_bytes(b"nothing")
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    given = [word.replace("RUN", run_url(spec)).replace("TMP", str(tmp_path)) for word in arguments]
+    assert main([*given, "--workers", "0", "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1, error
+    assert re.search(says, error), error
+
+
+def test_a_run_without_labels_has_no_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pictures(tmp_path / "pictures")
+    spec = small_spec(tmp_path, data={"labels": "none"}, model={"class_cond": False}, train={"duration": "2 steps"})
+    start(spec)
+    assert main([run_url(spec), "--features", "digits-classifier", "--workers", "0"]) == 2
+    assert "needs labelled pictures" in capsys.readouterr().err
+
+
+def test_pictures_of_another_size_than_the_classifier_knows_are_refused(
+    spec: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(run_url(spec), "--write-reference", str(tmp_path / "ref.npz"), out=tmp_path / "out")
+    np.savez(tmp_path / "large.npz", arr_0=np.zeros((8, 16, 16, 1), np.uint8))
+    capsys.readouterr()
+    classifier = f"{run_url(spec)}/evaluations/digits-classifier.npz"
+    arguments = [str(tmp_path / "large.npz"), "--reference", str(tmp_path / "ref.npz"), "--features", classifier, "--workers", "0"]
+    assert main(arguments) == 2
+    assert "knows pictures of [1, 8, 8]" in capsys.readouterr().err
+    assert torch.is_grad_enabled()

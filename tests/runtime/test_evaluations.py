@@ -1,0 +1,165 @@
+"""Evaluations beside training: only in free room, the newest alone, given up when training wants the room, gone on with, and in time."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from runtime.started_job import Job
+from train.small_run import run_url, small_spec, start, write_pictures
+
+from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.checkpoint.scores import read_scores
+from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
+from iddpm_ray.runtime import cluster, evaluations
+from iddpm_ray.runtime.evaluations import Evaluations, Need, free_node
+from iddpm_ray.sinks.jsonl import read_rows
+from iddpm_ray.spec.spec import JobSpec
+
+FID = "fid[digits-classifier]"
+
+
+@pytest.fixture(scope="module")
+def embedded_ray() -> Iterator[None]:
+    with cluster.joined(None, object_store_gib=0.1):
+        yield
+
+
+def trained(root: Path, **evaluate: Any) -> JobSpec:
+    """A run of eight steps with checkpoints at 4 and 8, which needs half a CPU and half a CPU for its pictures."""
+    write_pictures(root / "pictures")
+    spec = small_spec(
+        root,
+        data={"cpus_per_task": 0.5},
+        train={"duration": "8 steps"},
+        sample={"respacing": "4"},
+        evaluate={"every": "4 steps", "features": "digits-classifier", "count": 600, "cpus": 0.5, **evaluate},
+        cluster={"cpus_per_worker": 0.5, "start_timeout_s": 3},
+    )
+    start(spec)
+    return spec
+
+
+def beside(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Evaluations, list[str]]:
+    said: list[str] = []
+    monkeypatch.setattr(evaluations, "LOOK_SECONDS", 0.1)
+    return Evaluations.of(spec, run_url=run_url(spec), rows_per_epoch=48, show=said.append), said
+
+
+def tick_until(one: Evaluations, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        one.tick()
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("embedded_ray")
+def test_an_evaluation_that_was_ended_goes_on_and_finds_what_an_undisturbed_one_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = trained(tmp_path)
+    one, said = beside(spec, monkeypatch)
+    folder = Path(run_url(spec)) / "evaluations"
+
+    def chunks() -> list[Path]:
+        return sorted(folder.glob("quality-*/chunks/chunk-*"))
+
+    tick_until(one, lambda: len(chunks()) > 0)
+    one.make_room()
+    assert read_scores(run_url(spec)) == []
+    kept = {path: path.stat().st_mtime_ns for path in chunks()}
+    one.tick()
+    tick_until(one, lambda: one._running is not None and len(chunks()) > len(kept))
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items() if path.exists()), "what was done is not done again"
+    assert one._running is not None
+    pid = next(process.pid for process in psutil.process_iter(["cmdline"]) if "_Evaluator" in " ".join(process.info["cmdline"] or ()))
+    psutil.Process(pid).kill()  # nobody asked for this one
+    one.finish()
+    (score,) = read_scores(run_url(spec))
+    assert score.checkpoint.step == 8, "that of step 4 was superseded"
+    assert not chunks()
+    twin = trained(tmp_path / "twin")
+    newest = complete(run_url(twin))[0]
+    assert evaluate_checkpoint(twin, run_url=run_url(twin), checkpoint_url=newest.url) == dict(score.metrics)
+    (row,) = read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl")
+    assert (row["step"], row["samples"]) == (8, 56)
+    assert row[FID] == score.metrics[FID]
+    assert any(line.startswith(f"{score.checkpoint.name}: {FID} ") for line in said)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("embedded_ray")
+def test_without_free_room_nothing_begins_and_no_machine_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = trained(tmp_path, cpus=1000)
+    one, said = beside(spec, monkeypatch)
+    for _ in range(5):
+        one.tick()
+        time.sleep(0.15)
+    assert one._running is None
+    one.finish()
+    assert said == ["step-00000008.a0001 was not evaluated: no node has 1000 CPUs and 0 GPUs free"]
+
+
+@pytest.mark.usefixtures("embedded_ray")
+def test_room_that_training_declares_is_not_free() -> None:
+    have = cluster.capacity().cpus
+    assert free_node(Need(1, 0), declared=Need(have - 1, 0)) is not None
+    assert free_node(Need(1, 0), declared=Need(have - 0.5, 0)) is None
+    assert free_node(Need(1, 1), declared=Need(0, 0)) is None
+
+    @ray.remote(num_cpus=have)
+    class Busy:
+        def ready(self) -> None: ...
+
+    busy = Busy.remote()
+    ray.get(busy.ready.remote())
+    assert free_node(Need(1, 0), declared=Need(0, 0)) is None, "what others use is not free either"
+    ray.kill(busy)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("embedded_ray")
+def test_an_evaluation_that_cannot_be_made_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = trained(tmp_path, reference=str(tmp_path / "none.npz"))
+    one, said = beside(spec, monkeypatch)
+    one.finish()
+    one.finish()
+    warnings = [line for line in said if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert "none.npz" in warnings[0]
+
+
+def test_a_run_without_evaluations_asks_nobody(tmp_path: Path) -> None:
+    one = Evaluations.of(small_spec(tmp_path), run_url=str(tmp_path), rows_per_epoch=48, show=lambda line: None)
+    one.tick()
+    one.make_room()
+    one.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_evaluates_beside_training_and_once_more_at_its_end(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    spec = small_spec(
+        tmp_path,
+        data={"cpus_per_task": 0.25},
+        train={"duration": "3000 steps"},
+        checkpoint={"every": "500 steps", "keep_last": 1, "keep_best": 1},
+        log={"every": "100 steps", "tensorboard": False},
+        sample={"respacing": "4"},
+        evaluate={"every": "500 steps", "features": "digits-classifier", "count": 200, "cpus": 0.5},
+        cluster={"cpus_per_worker": 0.5},
+    )
+    with Job(spec, tmp_path) as job:
+        assert job.ends() == 0, job.text
+    rows = read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl")
+    assert rows[-1]["step"] == 3000
+    assert len(rows) > 1, job.text
+    best = min(rows, key=lambda row: float(row[FID]))
+    assert best["step"] in {one.step for one in complete(run_url(spec))}, "the best one is kept"
+    assert job.nothing_is_left()
