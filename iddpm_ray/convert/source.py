@@ -25,7 +25,7 @@ from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.models.attention import AttentionBlock, QkvOrder
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.spec.text import load_text
+from iddpm_ray.spec.text import dump_yaml, load_text
 
 Weights = Literal["raw"] | float
 Heads = Mapping[str, tuple[int, QkvOrder]]
@@ -238,3 +238,27 @@ def _json(url: str, *, kind: type = dict) -> Any:
     except (ValueError, RecursionError):
         raise CheckpointError(f"{storage.shown(url)} is no JSON {'object' if kind is dict else 'list'}", fix="copy it again") from None
     return value
+
+
+def describe(url: str) -> str:
+    """What a source tells of its network, as lines for a person.
+
+    Raises:
+        UserError: it cannot be read, or is no network of ours.
+    """
+    shown = storage.shown(url)
+    path = hub.fetch(url).path if hub.is_hub(url) else url
+    if is_file(path):
+        file = read_weights(path)
+        found = recognise({key: tuple(tensor.shape) for key, tensor in file.tensors.items()}, name=shown)
+        spec = f"\n\n{dump_yaml(model_of(file.tensors, file.metadata, name=shown).spec)}" if knows_itself(file.metadata) else ""
+        return f"{found.describe()}\n{'sha256':<12}{file.sha256}{spec}".rstrip()
+    if storage.is_dir(path) and config_of(path) is not None:
+        folder = open_folder(path)
+        found = recognise({key: tuple(tensor.shape) for key, tensor in folder.tensors().items()}, name=shown)
+        told = "\n".join(f"{path}={value}" for path, value in folder.fields.items())
+        return f"{found.describe()}\n{'sha256':<12}{folder.weights.sha256}\n\n{told}"
+    checkpoint, marker = _checkpoint(path, None)
+    model = _stored(checkpoint, marker, "raw")
+    found = recognise({key: tuple(tensor.shape) for key, tensor in model.tensors.items()}, name=shown)
+    return f"{found.describe()}\n{'from':<12}{model.origin}\n\n{dump_yaml(model.spec)}".rstrip()
