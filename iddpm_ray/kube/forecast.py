@@ -46,18 +46,23 @@ class Forecast:
         lines = {
             "machines": f"{self.pods} x {spec.kube.machine}{each}, {spec.kube.capacity}",
             "step": f"{self.pace.step_s:.3g} s ({self.pace.origin})",
-            "hours": f"{self.hours:,.1f}",
+            "hours": _few(self.hours),
         }
         if self.reclaims is not None:
             window = drain_seconds(spec.kube.reclaim_window_s)
-            lines["hours"] += f", {self.waiting_hours:,.1f} of them after reclaims"
-            lines["reclaims"] = f"{self.reclaims:,.1f} expected; a save has to fit {window} s (preflight measures it)"
+            lines["hours"] += f", {_few(self.waiting_hours)} of them after reclaims"
+            lines["reclaims"] = f"{_few(self.reclaims)} expected; a save has to fit {window} s (preflight measures it)"
         if self.cost is not None:
             wasted = self.cost * self.waiting_hours / self.hours if self.hours else 0.0
             lines["cost"] = f"{self.cost:,.2f}" + (f", {wasted:,.2f} of it after reclaims" if self.reclaims is not None else "")
         else:
             lines["cost"] = "not known: give cluster.price_per_worker_hour"
         return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
+
+
+def _few(number: float) -> str:
+    """Three figures, more before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def forecast(spec: JobSpec, *, steps: int | None, pace: Pace, reclaims_a_day: float = 0.0, return_s: float = RETURN_S) -> Forecast:

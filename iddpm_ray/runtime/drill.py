@@ -1,5 +1,6 @@
 """A preemption on purpose: takes one machine of a live run away, with notice, and measures what that costs."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue] compiled
 from ray.core.generated import autoscaler_pb2
 
 from iddpm_ray import storage
@@ -69,14 +70,12 @@ def drill(
         UserError: nothing runs there, or it did not come back.
     """
     before = _running(url)
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         chosen = choose(_workers(), node)
         show(f"taking {chosen['NodeManagerHostname']} ({chosen['NodeID'][:12]}) away from attempt {before.number}, {seconds:g} s of notice")
         noticed = time.time()
-        accepted, why = GcsClient(address=ray.get_runtime_context().gcs_address).drain_node(
-            chosen["NodeID"], autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, "drill", int(1000 * (noticed + seconds))
-        )
+        accepted, why = _drain(chosen["NodeID"], deadline=noticed + seconds)
         if not accepted:
             raise UserError("Ray does not drain that machine", value=why, fix="choose another one with --node")
     finally:
@@ -84,6 +83,12 @@ def drill(
     show("waiting for the run to come back")
     back = _back(url, before.number, noticed=noticed, patience_s=patience_s)
     return _measured(url, before.number, node=chosen["NodeID"], noticed=noticed, back=back)
+
+
+def _drain(node: str, *, deadline: float) -> tuple[bool, str]:
+    """The notice that Ray gives all ranks; whether it was taken, and why not."""
+    preemption = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION  # pyright: ignore[reportAttributeAccessIssue] generated
+    return GcsClient(address=ray.get_runtime_context().gcs_address).drain_node(node, preemption, "drill", int(1000 * deadline))
 
 
 def choose(nodes: list[tuple[dict[str, Any], float]], wanted: str | None) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _of_the_run(spec: JobSpec, opening: Opening, seats: Sequence[Any], *, writab
     except Exception as error:
         yield Check("step", "FAILED", f"a forward and backward pass fails: {_reason(error)}")
     try:
-        task = ray.remote(look.read_pictures).options(num_cpus=spec.data.cpus_per_task)
+        task = _remote(look.read_pictures).options(num_cpus=spec.data.cpus_per_task)
         waiting = task.remote(opening.manifest, decoding_of(spec), count=PICTURES, threads=8)
         yield reading(spec, ray.get(waiting, timeout=ANSWER_S), step_s=step_s)
     except Exception as error:
@@ -142,7 +142,7 @@ def _seats(spec: JobSpec, *, show: Callable[[str], None]) -> Iterator[list[Any]]
                 raise SpecError(
                     f"no room for {count} workers ({asked} each) came in {patience} s", fix="see why pods or machines do not come"
                 )
-        seat = ray.remote(Seat).options(
+        seat = _remote(Seat).options(
             num_cpus=spec.cluster.cpus_per_worker,
             num_gpus=spec.cluster.gpus_per_worker,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group),
@@ -256,6 +256,11 @@ def saving(spec: JobSpec, *, total: int, share: int, rate: float) -> Check:
     return Check("saving", "ok", text)
 
 
+def _remote(what: Any) -> Any:
+    """Ray's decorator, whose types know no keyword arguments."""
+    return ray.remote(what)
+
+
 def _nodes() -> list[str]:
     gone = cluster.leaving_nodes()
     return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in gone]
@@ -263,7 +268,7 @@ def _nodes() -> list[str]:
 
 def _everywhere(function: Callable[..., Any], nodes: Sequence[str], *given: Any) -> dict[str, Any]:
     """The answer of every node, or what went wrong there."""
-    task = ray.remote(function)
+    task = _remote(function)
     waiting = {
         node: task.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), max_retries=0).remote(*given)
         for node in nodes
