@@ -99,7 +99,7 @@ def test_a_run_under_way_is_found_and_not_started_again(stand: Stand, show: Call
 
 def test_another_spec_under_the_same_name_is_refused_while_the_first_runs(stand: Stand, show: Callable[[str], None]) -> None:
     stand.is_("", [job("Running", "RUNNING", digest="0" * 16)])
-    with pytest.raises(UserError, match="another spec.*stop it first"):
+    with pytest.raises(UserError, match=r"another spec.*stop it first"):
         kubectl.submit(spec_with(), show=show)
     assert [words[0] for words in stand.heard] == ["get"]
 
@@ -137,5 +137,5 @@ def test_what_kubectl_refuses_is_one_sentence(stand: Stand, show: Callable[[str]
 
 def test_without_kubectl_there_is_another_way(monkeypatch: pytest.MonkeyPatch, show: Callable[[str], None]) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UserError, match="kubectl is not installed.*--address"):
+    with pytest.raises(UserError, match=r"kubectl is not installed.*--address"):
         kubectl.submit(spec_with(), show=show)
