@@ -291,7 +291,15 @@ class Chaos:
         return self._ray_processes("RayTrainWorker")
 
     def _ray_processes(self, name: str) -> list[psutil.Process]:
-        return [process for process in self._up().processes() if name in " ".join(process.cmdline())]
+        return [process for process in self._up().processes() if name in command(process)]
+
+
+def command(process: psutil.Process) -> str:
+    """The command line; empty of one that has just died."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def chaos_spec(folder: Path, name: str, *, steps: int) -> JobSpec:
