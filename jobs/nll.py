@@ -37,7 +37,7 @@ def _measure(wanted: argparse.Namespace) -> int:
     side = wanted.rows or ("validation" if wanted.data is None else "all")
     looking = Looking(side, wanted.count, wanted.seed, wanted.strata if wanted.estimate else 0, wanted.batch, wanted.clip)
     pool = Pool(wanted.workers, cpus=wanted.cpus_per_worker, gpus=wanted.gpus_per_worker, threads=wanted.threads, address=wanted.address)
-    found = run_nll(subject, looking, manifest=manifest, folder=wanted.output, pool=pool, target_se=wanted.target_se)
+    found = run_nll(subject, looking, manifest=manifest, folder=wanted.out, pool=pool, target_se=wanted.target_se)
     if found is None:
         return 130
     files = write_results(found.folder, found.measured, subject, looking, manifest=manifest)
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of rows, timesteps and noises (0)")
     parser.add_argument("--batch", type=_positive, default=32, help="pictures a chunk (32)")
     parser.add_argument("--no-clip", dest="clip", action="store_false", help="do not clamp predicted pictures to [-1, 1]")
-    parser.add_argument("--output", metavar="FOLDER", help="where chunks and results go (a folder of its own in RUN/evaluations)")
+    parser.add_argument("--out", metavar="FOLDER", help="where chunks and results go (a folder of its own in RUN/evaluations)")
     parser.add_argument("--workers", type=int, default=1, help="Ray actors; 0: measure in this process (1)")
     parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="(1)")
     parser.add_argument("--gpus-per-worker", type=float, default=0.0, help="(0)")

@@ -21,7 +21,7 @@ def test_the_estimate_is_that_of_the_command(tmp_path: Path) -> None:
     start(spec)
     said = estimated_bpd(run_url(spec), str(tmp_path / "pictures"), count=20, strata=4)
     arguments = ["--data", str(tmp_path / "pictures"), "--count", "20", "--strata", "4", "--estimate", "--workers", "0"]
-    assert nll([run_url(spec), *arguments, "--output", str(tmp_path / "out")]) == 0
+    assert nll([run_url(spec), *arguments, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert said.startswith(f"{found['bpd']:.4f} +- {found['standard_error']:.4f} bits a dimension (estimated")
 

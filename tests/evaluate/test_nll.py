@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def nll(run: str, *arguments: str, folder: Path) -> dict[str, Any]:
-    assert main([run, "--workers", "0", "--output", str(folder), *arguments]) == 0
+    assert main([run, "--workers", "0", "--out", str(folder), *arguments]) == 0
     return json.loads((folder / "summary.json").read_text())
 
 
@@ -162,7 +162,7 @@ def test_other_pictures_can_be_measured(run: str, tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_said_in_one_line(
     run: str, tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([run, "--workers", "0", "--output", str(tmp_path / "out"), *arguments]) == 2
+    assert main([run, "--workers", "0", "--out", str(tmp_path / "out"), *arguments]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1
     assert re.search(says, error), error
@@ -188,5 +188,5 @@ def test_a_run_without_checkpoint_or_held_out_rows_or_pinned_data_is_refused(
 
 def test_a_folder_of_another_job_is_not_overwritten(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nll(run, "--estimate", folder=tmp_path / "out")
-    assert main([run, "--workers", "0", "--output", str(tmp_path / "out"), "--estimate", "--seed", "1"]) == 2
+    assert main([run, "--workers", "0", "--out", str(tmp_path / "out"), "--estimate", "--seed", "1"]) == 2
     assert "seed: 0 -> 1" in capsys.readouterr().err

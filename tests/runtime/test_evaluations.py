@@ -14,8 +14,13 @@ from train.small_run import run_url, small_spec, start, write_pictures
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.checkpoint.scores import read_scores
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
+from iddpm_ray.evaluate.measured import pinned_data
+from iddpm_ray.evaluate.nll_job import Looking
+from iddpm_ray.evaluate.subject import choose_subject
 from iddpm_ray.runtime import cluster, evaluations
+from iddpm_ray.runtime.chunks import Pool
 from iddpm_ray.runtime.evaluations import Evaluations, Need, free_node
+from iddpm_ray.runtime.nll import run_nll
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
 
@@ -90,6 +95,24 @@ def test_an_evaluation_that_was_ended_goes_on_and_finds_what_an_undisturbed_one_
     assert (row["step"], row["samples"]) == (8, 56)
     assert row[FID] == score.metrics[FID]
     assert any(line.startswith(f"{score.checkpoint.name}: {FID} ") for line in said)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("embedded_ray")
+def test_likelihood_is_the_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
+    spec = trained(tmp_path)
+    subject = choose_subject(run_url(spec))
+    manifest = pinned_data(run_url(spec), spec)
+    looking = Looking("all", None, 0, 4, 8)
+    found = {}
+    for workers in (0, 2):
+        folder, pool = str(tmp_path / str(workers)), Pool(workers, cpus=0.25)
+        one = run_nll(subject, looking, manifest=manifest, folder=folder, pool=pool, target_se=0.001 if workers else None)
+        assert one is not None
+        found[workers] = [path.read_bytes() for path in sorted((Path(folder) / "chunks").iterdir())]
+    assert len(found[0]) == 6
+    assert found[2][:6] == found[0]
+    assert len(found[2]) > 6, "so small an error needs more than one pass"
 
 
 @pytest.mark.timeout(120)
