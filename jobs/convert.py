@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from iddpm_ray import presets, storage
 from iddpm_ray.convert.model import Given, flat
@@ -42,7 +43,7 @@ def _convert(wanted: argparse.Namespace) -> None:
     from iddpm_ray.convert.source import open_model  # torch is imported only once the command line is understood
     from iddpm_ray.convert.write import write_model
 
-    weights = wanted.weights if wanted.weights == "raw" else float(wanted.weights)
+    weights = _weights(wanted.weights)
     classes = [] if wanted.classes is None else _names(wanted.classes)
     model = open_model(
         wanted.source, given=_given(wanted), which=wanted.which, weights=weights, classes=classes, classes_source=wanted.classes or ""
@@ -57,6 +58,13 @@ def _convert(wanted: argparse.Namespace) -> None:
         tolerance=wanted.tolerance,
     )
     print(f"wrote {storage.shown(wanted.to)}")
+
+
+def _weights(text: str) -> Literal["raw"] | float:
+    try:
+        return "raw" if text == "raw" else float(text)
+    except ValueError:
+        raise SpecError("--weights", value=text, fix="should be raw or a rate, such as 0.9999") from None
 
 
 def _inspect(wanted: argparse.Namespace) -> None:
