@@ -19,7 +19,11 @@ SOURCE = "a run, one of its checkpoints, a .pt or .safetensors file, a folder of
 def main(argv: Sequence[str]) -> int:
     """Converts; returns 0, or 2 if what was asked for cannot be done."""
     own, _, words = (list(argv), "", []) if "--" not in argv else (list(argv[: argv.index("--")]), "--", list(argv[argv.index("--") + 1 :]))
-    wanted = _parser().parse_args(own)
+    parser = _parser()
+    wanted, fields = parser.parse_known_args(own)  # fields may stand behind options, which argparse would not take
+    if any(word.startswith("-") for word in fields) or (fields and wanted.command == "inspect"):
+        parser.error(f"unrecognized arguments: {' '.join(fields)}")
+    wanted.fields = [*getattr(wanted, "fields", []), *fields]
     try:
         match wanted.command:
             case "flags":

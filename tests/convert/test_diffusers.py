@@ -87,9 +87,9 @@ def test_names_and_tensors_are_a_bijection(order: Any, updown: bool) -> None:
     [
         (
             {"model.attention_resolutions": [8, 4], "model.num_channels": 32, "model.channel_mult": [1, 1, 2]},
-            r"model\.num_heads=4: heads are of several widths \(16 in the middle, 8 at 8 pixels, 16 at 4 pixels channels\)",
+            r"model\.num_heads=4: heads have 16 channels in the middle, 8 at 8 pixels, 16 at 4 pixels, and UNet2DModel has one width for all",
         ),
-        ({"model.num_heads_upsample": 2}, r"model\.num_heads=4, num_heads_upsample=2: heads are of several widths .*32 on the way up at 4"),
+        ({"model.num_heads_upsample": 2}, r"model\.num_heads=4, num_heads_upsample=2: heads have 16 channels .*32 on the way up at 4"),
         ({"model.conv_resample": False}, r"model\.conv_resample=false: UNet2DModel resamples by convolutions or residual blocks only"),
         (
             {"model.num_channels": 64, "model.channel_mult": [0.5, 1, 2]},

@@ -129,8 +129,10 @@ def test_a_label_embedding_of_another_size_is_made_anew_and_said(root: Path) -> 
 def test_attention_of_other_heads_is_refused_though_its_shapes_fit(root: Path) -> None:
     message = str(refusal(root, init__from=str(root / "runs/first"), model__num_heads=2))
     assert "middle_block.1.qkv.weight is for 1 heads in order heads_first there and 2 heads in order heads_first here" in message
-    refused = str(refusal(root, init__from=str(root / "runs/first"), model__qkv_order="qkv_first"))
-    assert "1 heads in order heads_first there and 1 heads in order qkv_first here" in refused
+    begun(root, "one-head", init__from=str(root / "runs/first"), model__qkv_order="qkv_first")  # of one head there is one order
+    tiny.attempt(tiny.tiny_spec(root, run__name="two-heads", model__num_heads=2))
+    refused = str(refusal(root, init__from=str(root / "runs/two-heads"), model__num_heads=2, model__qkv_order="qkv_first"))
+    assert "2 heads in order heads_first there and 2 heads in order qkv_first here" in refused
     begun(root, "without-attention", init__from=str(root / "runs/first"), model__num_heads=2, init__skip=["*.qkv.*"])
 
 
