@@ -13,7 +13,7 @@ import torch
 from convert.weights import GUIDED, LABELS, equal, filled, opened, spec_of
 from torch import Tensor
 
-from iddpm_ray import build
+from iddpm_ray import build, cli, presets
 from iddpm_ray.convert import write
 from iddpm_ray.convert.agree import fixed_inputs
 from iddpm_ray.convert.diffusers import fields_of_config, layout_of, unet_config
@@ -87,7 +87,7 @@ def test_names_and_tensors_are_a_bijection(order: Any, updown: bool) -> None:
     [
         (
             {"model.attention_resolutions": [8, 4], "model.num_channels": 32, "model.channel_mult": [1, 1, 2]},
-            r"model\.num_heads=4: heads have 16 channels in the middle, 8 at 8 pixels, 16 at 4 pixels, and UNet2DModel has one width for all",
+            r"model\.num_heads=4: heads have 16 channels in the middle, 8 at 8 pixels, 16 at 4 pixels, and UNet2DModel has one",
         ),
         ({"model.num_heads_upsample": 2}, r"model\.num_heads=4, num_heads_upsample=2: heads have 16 channels .*32 on the way up at 4"),
         ({"model.conv_resample": False}, r"model\.conv_resample=false: UNet2DModel resamples by convolutions or residual blocks only"),
@@ -109,6 +109,29 @@ def test_what_diffusers_cannot_express_is_refused_with_the_reason(fields: dict[s
     with pytest.raises(CheckpointError, match=f"diffusers cannot express this .*{reason}"):
         write_model(filled(spec_of(fields)), str(tmp_path / "folder"), say=print)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_which_published_recipes_can_be_expressed(name: str) -> None:
+    """The demo's is chosen so that it can be."""
+    spec = cli.parse(["--preset", name, "run.name=a", "run.output_dir=/tmp/runs", "data.path=/tmp/pictures"]).spec
+    assert spec is not None
+    if name.startswith(("upsample", "imagenet64")):
+        with pytest.raises(
+            CheckpointError,
+            match="superres" if "upsample" in name else r"heads have \d+ channels in the middle, \d+ at 16 pixels, \d+ at 8",
+        ):
+            unet_config(spec, label_rows=None)
+        return
+    assert unet_config(spec, label_rows=11 if name == "digits" else None)["attention_head_dim"] == {"digits": 16}.get(
+        name, 512 if "lsun" in name else 64
+    )
+    if spec.diffusion.timesteps == 1000:
+        assert scheduler_config(spec.diffusion)["num_train_timesteps"] == 1000
+        return
+    with pytest.raises(CheckpointError, match="--respacing ddim1000"):
+        scheduler_config(spec.diffusion)
+    assert len(scheduler_config(spec.diffusion, respacing="ddim1000")["trained_betas"]) == 1000
 
 
 def test_every_reason_is_given_at_once() -> None:
