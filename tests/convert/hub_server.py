@@ -33,6 +33,10 @@ class Hub:
                 if parts[:4] == ["api", "models", "org", "name"]:
                     files = [str(one.relative_to(folder)) for one in sorted(folder.rglob("*")) if one.is_file()]
                     known = len(parts) < 6 or parts[5] in ("main", "v1", COMMIT)
+                    if parts[4:5] == ["tree"]:
+                        entries = [{"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "0" * 40} for one in files]
+                        self._send(200 if known else 404, json.dumps(entries).encode(), {"Content-Type": "application/json"}, body)
+                        return
                     said = {
                         "id": "org/name",
                         "sha": COMMIT,

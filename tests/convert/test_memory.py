@@ -28,6 +28,7 @@ def large_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow  # three processes that import everything, and networks of 45 M parameters
 def test_each_conversion_needs_at_most_twice_the_file(large: Path) -> None:
     """From OpenAI's file to one that knows itself, and from there to diffusers (with its own network beside ours) and back."""
     told = [f"{path}={str(value).lower() if isinstance(value, bool) else value}" for path, value in TOLD.items()]
