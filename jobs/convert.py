@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from iddpm_ray import presets, storage
 from iddpm_ray.convert.model import Given, flat
@@ -18,7 +19,11 @@ SOURCE = "a run, one of its checkpoints, a .pt or .safetensors file, a folder of
 def main(argv: Sequence[str]) -> int:
     """Converts; returns 0, or 2 if what was asked for cannot be done."""
     own, _, words = (list(argv), "", []) if "--" not in argv else (list(argv[: argv.index("--")]), "--", list(argv[argv.index("--") + 1 :]))
-    wanted = _parser().parse_args(own)
+    parser = _parser()
+    wanted, fields = parser.parse_known_args(own)  # fields may stand behind options, which argparse would not take
+    if any(word.startswith("-") for word in fields) or (fields and wanted.command == "inspect"):
+        parser.error(f"unrecognized arguments: {' '.join(fields)}")
+    wanted.fields = [*getattr(wanted, "fields", []), *fields]
     try:
         match wanted.command:
             case "flags":
@@ -42,7 +47,7 @@ def _convert(wanted: argparse.Namespace) -> None:
     from iddpm_ray.convert.source import open_model  # torch is imported only once the command line is understood
     from iddpm_ray.convert.write import write_model
 
-    weights = wanted.weights if wanted.weights == "raw" else float(wanted.weights)
+    weights = _weights(wanted.weights)
     classes = [] if wanted.classes is None else _names(wanted.classes)
     model = open_model(
         wanted.source, given=_given(wanted), which=wanted.which, weights=weights, classes=classes, classes_source=wanted.classes or ""
@@ -57,6 +62,13 @@ def _convert(wanted: argparse.Namespace) -> None:
         tolerance=wanted.tolerance,
     )
     print(f"wrote {storage.shown(wanted.to)}")
+
+
+def _weights(text: str) -> Literal["raw"] | float:
+    try:
+        return "raw" if text == "raw" else float(text)
+    except ValueError:
+        raise SpecError("--weights", value=text, fix="should be raw or a rate, such as 0.9999") from None
 
 
 def _inspect(wanted: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
 """diffusers, for real: both networks say the same, weights come back bit for bit, and what it cannot express is refused with the reason."""
 
+import dataclasses
 import json
-import subprocess
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from convert.weights import GUIDED, LABELS, equal, filled, opened, spec_of
 from torch import Tensor
 
-from iddpm_ray import build
+from iddpm_ray import build, cli, presets
 from iddpm_ray.convert import write
 from iddpm_ray.convert.agree import fixed_inputs
 from iddpm_ray.convert.diffusers import fields_of_config, layout_of, unet_config
@@ -21,7 +22,9 @@ from iddpm_ray.convert.model import Model
 from iddpm_ray.convert.names import Layout, from_diffusers, to_diffusers
 from iddpm_ray.convert.scheduler import fields_of_scheduler, scheduler_config
 from iddpm_ray.convert.write import write_model
+from iddpm_ray.diffusion.respace import respaced_betas
 from iddpm_ray.diffusion.sample import ddpm_sample
+from iddpm_ray.diffusion.schedule import tables_of
 from iddpm_ray.errors import CheckpointError, SpecError
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "sample_with_diffusers.py"
@@ -87,9 +90,9 @@ def test_names_and_tensors_are_a_bijection(order: Any, updown: bool) -> None:
     [
         (
             {"model.attention_resolutions": [8, 4], "model.num_channels": 32, "model.channel_mult": [1, 1, 2]},
-            r"model\.num_heads=4: heads are of several widths \(16 in the middle, 8 at 8 pixels, 16 at 4 pixels channels\)",
+            r"model\.num_heads=4: heads have 16 channels in the middle, 8 at 8 pixels, 16 at 4 pixels, and UNet2DModel has one",
         ),
-        ({"model.num_heads_upsample": 2}, r"model\.num_heads=4, num_heads_upsample=2: heads are of several widths .*32 on the way up at 4"),
+        ({"model.num_heads_upsample": 2}, r"model\.num_heads=4, num_heads_upsample=2: heads have 16 channels .*32 on the way up at 4"),
         ({"model.conv_resample": False}, r"model\.conv_resample=false: UNet2DModel resamples by convolutions or residual blocks only"),
         (
             {"model.num_channels": 64, "model.channel_mult": [0.5, 1, 2]},
@@ -109,6 +112,29 @@ def test_what_diffusers_cannot_express_is_refused_with_the_reason(fields: dict[s
     with pytest.raises(CheckpointError, match=f"diffusers cannot express this .*{reason}"):
         write_model(filled(spec_of(fields)), str(tmp_path / "folder"), say=print)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_which_published_recipes_can_be_expressed(name: str) -> None:
+    """The demo's is chosen so that it can be."""
+    spec = cli.parse(["--preset", name, "run.name=a", "run.output_dir=/tmp/runs", "data.path=/tmp/pictures"]).spec
+    assert spec is not None
+    if name.startswith(("upsample", "imagenet64")):
+        with pytest.raises(
+            CheckpointError,
+            match="superres" if "upsample" in name else r"heads have \d+ channels in the middle, \d+ at 16 pixels, \d+ at 8",
+        ):
+            unet_config(spec, label_rows=None)
+        return
+    assert unet_config(spec, label_rows=11 if name == "digits" else None)["attention_head_dim"] == {"digits": 16}.get(
+        name, 512 if "lsun" in name else 64
+    )
+    if spec.diffusion.timesteps == 1000:
+        assert scheduler_config(spec.diffusion)["num_train_timesteps"] == 1000
+        return
+    with pytest.raises(CheckpointError, match="--respacing ddim1000"):
+        scheduler_config(spec.diffusion)
+    assert len(scheduler_config(spec.diffusion, respacing="ddim1000")["trained_betas"]) == 1000
 
 
 def test_every_reason_is_given_at_once() -> None:
@@ -177,17 +203,12 @@ def test_the_same_noise_gives_the_same_pictures(fields: dict[str, Any], respacin
     start = torch.randn(2, 1, 8, 8, generator=generator)
     steps = scheduler.timesteps.tolist()[::-1]
     process = build.diffusion(model.spec.diffusion, respacing="20")
-    told = 4 if respacing else 1
-    assert [int(step) for step in process.timestep_map] == [told * step for step in steps] or respacing
-    if respacing:
+    if respacing is None:
+        assert process.timestep_map.tolist() == steps
+    else:  # shortened twice: to what is exported, and to what is drawn
         process = build.diffusion(model.spec.diffusion, respacing=respacing)
-        from iddpm_ray.diffusion.respace import respaced_betas
-        from iddpm_ray.diffusion.schedule import tables_of
-
-        betas = respaced_betas(process.tables.betas.numpy(), np.array(steps))
-        import dataclasses
-
-        process = dataclasses.replace(process, tables=tables_of(betas), timestep_map=process.timestep_map[torch.tensor(steps)])
+        tables = tables_of(respaced_betas(process.tables.betas.numpy(), np.array(steps)))
+        process = dataclasses.replace(process, tables=tables, timestep_map=process.timestep_map[torch.tensor(steps)])
     drawn = ddpm_sample(
         process,
         lambda x, t: 0.1 * ours(x, t),
@@ -199,13 +220,14 @@ def test_the_same_noise_gives_the_same_pictures(fields: dict[str, Any], respacin
     assert pictures.abs().max() > 0.1
 
 
-def test_ten_lines_of_diffusers_alone_draw_every_class(diffusers: Any, tmp_path: Path) -> None:
+def test_ten_lines_of_diffusers_alone_draw_every_class(diffusers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = filled(spec_of({**LABELS, "model.num_classes": 10, "model.channel_mult": [1, 2], "model.attention_resolutions": [8]}))
     write_model(model, str(tmp_path / "folder"), say=print)
     source = SCRIPT.read_text()
     assert "iddpm_ray" not in source.partition('"""')[2].partition('"""')[2]
     assert len([line for line in source.partition('"""')[2].partition('"""')[2].splitlines() if line.strip()]) <= 14
-    subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "folder"), str(tmp_path / "out.png"), "2"], check=True, timeout=200)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "folder"), str(tmp_path / "out.png"), "2"])
+    runpy.run_path(str(SCRIPT))
     from PIL import Image
 
     assert Image.open(tmp_path / "out.png").size == (160, 160)
