@@ -21,7 +21,7 @@ def test_the_head_starts_as_kuberay_starts_it() -> None:
         "--metrics-export-port=8080 --no-monitor --num-cpus=0 --object-store-memory=157286400"
     )
     pod = head_pod(made, name="h", token="t")
-    assert pod.env["RAY_enable_autoscaler_v2"] == "1"  # noqa: SIM112 Ray spells it so
+    assert pod.env["RAY_enable_autoscaler_v2"] == "1"
     assert (pod.env["RAY_AUTH_MODE"], pod.env["RAY_AUTH_TOKEN"]) == ("token", "t")
     assert pod.sidecar == ["ray", "kuberay-autoscaler", "--cluster-name", "iddpm", "--cluster-namespace", "iddpm"]
     assert pod.shm == 512 * 2**20
