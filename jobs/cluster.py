@@ -8,6 +8,7 @@ from pathlib import Path
 
 from iddpm_ray import cli, storage
 from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.kube.forecast import Pace
 from iddpm_ray.spec.spec import JobSpec
 
 
@@ -54,15 +55,14 @@ def plan(wanted: argparse.Namespace) -> int:
     print(made.describe())
     cost = made.cost
     forecast.check_memory(spec, state_bytes=cost.state_bytes, activation_bytes=cost.activation_bytes, samples=made.microbatch or 1)
-    pace = forecast.assumed_pace(spec, flop=FORWARDS_A_STEP * cost.forward_flop * spec.train.global_batch) if _assumes(wanted) else None
     if wanted.step_seconds is not None:
         pace = forecast.Pace(wanted.step_seconds, "given")
-    elif pace is None:
-        from iddpm_ray.report.read import read_run
-
-        pace = forecast.Pace(_measured(read_run(wanted.from_run)), f"measured in {storage.shown(wanted.from_run)}")
-    made_of = forecast.forecast(spec, steps=made.steps, pace=pace, reclaims_a_day=wanted.reclaims_per_day, return_s=wanted.return_seconds)
-    print(made_of.describe(spec))
+    elif wanted.from_run is not None:
+        pace = _measured(wanted.from_run)
+    else:
+        pace = forecast.assumed_pace(spec, flop=FORWARDS_A_STEP * cost.forward_flop * spec.train.global_batch)
+    taken = forecast.forecast(spec, steps=made.steps, pace=pace, reclaims_a_day=wanted.reclaims_per_day, return_s=wanted.return_seconds)
+    print(taken.describe(spec))
     return 0
 
 
@@ -143,18 +143,13 @@ def _address(wanted: argparse.Namespace) -> str | None:
     return wanted.address or os.environ.get("RAY_API_SERVER_ADDRESS") or None
 
 
-def _assumes(wanted: argparse.Namespace) -> bool:
-    return wanted.step_seconds is None and wanted.from_run is None
+def _measured(url: str) -> Pace:
+    from iddpm_ray.report.read import read_run
 
-
-def _measured(run: object) -> float:
-    from iddpm_ray.report.attempt import Account
-
-    stepped: list[Account] = [one for one in run.account.attempts if one.stepped]  # type: ignore[attr-defined] imported late
-    if not stepped:
-        raise SpecError("that run has not stepped yet", fix="give --step-seconds")
-    steps = sum(one.workers * (one.reached - one.from_step) for one in stepped)
-    return sum(one.seconds.get("productive", 0.0) + one.seconds.get("redone", 0.0) for one in stepped) / steps
+    step_s = read_run(url).account.step_s
+    if step_s is None:
+        raise SpecError(f"{storage.shown(url)} has not stepped yet", fix="give --step-seconds")
+    return Pace(step_s, f"measured in {storage.shown(url)}")
 
 
 def _say(text: str) -> None:

@@ -39,6 +39,14 @@ class Check:
     text: str
 
 
+@dataclass(frozen=True)
+class _Stand:
+    """The places of the ranks, reserved; `place` also has the room of a decode task beside each."""
+
+    seats: list[Any]
+    place: PlacementGroupSchedulingStrategy
+
+
 def preflight(spec: JobSpec, *, show: Callable[[str], None]) -> list[Check]:
     """Every check, in the order of what depends on what.
 
@@ -47,7 +55,8 @@ def preflight(spec: JobSpec, *, show: Callable[[str], None]) -> list[Check]:
     """
     with cluster.connected(spec) as have:
         checks = [_room(spec, have)]
-        with _seats(spec, show=show) as seats:
+        with _stand(spec, show=show) as stand:
+            seats = stand.seats
             nodes = _nodes()
             checks += machines(_everywhere(look.look, nodes), embedded=cluster.embedded(spec))
             checks += [_devices(spec, seats), _link(seats)]
@@ -57,7 +66,7 @@ def preflight(spec: JobSpec, *, show: Callable[[str], None]) -> list[Check]:
             opening, data = _data_set(spec)
             checks.append(data)
             if opening is not None:
-                checks += _of_the_run(spec, opening, seats, writable=checks[-2].verdict == "ok")
+                checks += _of_the_run(spec, opening, stand, writable=checks[-2].verdict == "ok")
         return checks
 
 
@@ -72,7 +81,8 @@ def worst(checks: Sequence[Check]) -> int:
     return int(any(check.verdict == "FAILED" for check in checks))
 
 
-def _of_the_run(spec: JobSpec, opening: Opening, seats: Sequence[Any], *, writable: bool) -> Iterator[Check]:
+def _of_the_run(spec: JobSpec, opening: Opening, stand: _Stand, *, writable: bool) -> Iterator[Check]:
+    seats = stand.seats
     plan = make_plan(spec, opening.manifest, begins=opening.describe())
     num_classes = (spec.model.num_classes or len(opening.manifest.classes)) if spec.model.class_cond else None
     step_s: float | None = None
@@ -85,7 +95,7 @@ def _of_the_run(spec: JobSpec, opening: Opening, seats: Sequence[Any], *, writab
     except Exception as error:
         yield Check("step", "FAILED", f"a forward and backward pass fails: {_reason(error)}")
     try:
-        task = _remote(look.read_pictures).options(num_cpus=spec.data.cpus_per_task)
+        task = _remote(look.read_pictures).options(num_cpus=spec.data.cpus_per_task, scheduling_strategy=stand.place)
         waiting = task.remote(opening.manifest, decoding_of(spec), count=PICTURES, threads=8)
         yield reading(spec, ray.get(waiting, timeout=ANSWER_S), step_s=step_s)
     except Exception as error:
@@ -130,7 +140,7 @@ def _room(spec: JobSpec, have: cluster.Capacity) -> Check:
 
 
 @contextmanager
-def _seats(spec: JobSpec, *, show: Callable[[str], None]) -> Iterator[list[Any]]:
+def _stand(spec: JobSpec, *, show: Callable[[str], None]) -> Iterator[_Stand]:
     """An actor for each of the fewest workers, as a run would place them; machines that have to come are waited for."""
     count, patience = spec.cluster.worker_range()[0], spec.cluster.start_timeout_s
     group = placement_group([bundle(spec)] * count, strategy=spec.cluster.placement.upper())
@@ -142,14 +152,15 @@ def _seats(spec: JobSpec, *, show: Callable[[str], None]) -> Iterator[list[Any]]
                 raise SpecError(
                     f"no room for {count} workers ({asked} each) came in {patience} s", fix="see why pods or machines do not come"
                 )
+        place = PlacementGroupSchedulingStrategy(group)
         seat = _remote(Seat).options(
             num_cpus=spec.cluster.cpus_per_worker,
             num_gpus=spec.cluster.gpus_per_worker,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group),
+            scheduling_strategy=place,
         )
         seats = [seat.remote(spec) for _ in range(count)]
         _answers([one.node.remote() for one in seats])
-        yield seats
+        yield _Stand(seats, place)
         for one in seats:
             ray.kill(one)
     finally:

@@ -39,6 +39,7 @@ class LocalKube:
         self.jobs: dict[str, dict[str, Any]] = {}
         self._over = threading.Event()
         self._made = 0
+        self._told: set[str] = set()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
@@ -144,8 +145,8 @@ class LocalKube:
             if phases.get(name) != pod.phase:
                 self.note(f"{name} {pod.phase}")
         for pod in self.kubelet.gone:
-            if pod.name not in self.kubelet.pods and not getattr(pod, "told", False):
-                pod.told = True  # type: ignore[attr-defined]
+            if pod.name not in self._told:
+                self._told.add(pod.name)
                 ended = "" if pod.exited_s is None else f" after {pod.exited_s:.1f} s{', killed' if pod.killed else ' by itself'}"
                 self.note(f"{pod.name} gone{ended}")
         for cluster in list(self.api.clusters.values()):
@@ -170,7 +171,8 @@ class LocalKube:
                     self.kubelet.delete(pod.name)
                 if pod.phase == "Failed":
                     self.kubelet.lose(pod.name)
-            living = [pod for pod in self.kubelet.pods.values() if pod.spec.group == group["groupName"] and pod.deleted is None]
+            mine = [pod for pod in self.kubelet.pods.values() if pod.spec.group == group["groupName"]]
+            living = [pod for pod in mine if pod.deleted is None or pod.reclaimed]
             wanted = min(group.get("replicas") or 0, group["maxReplicas"])
             for _ in range(wanted - len(living)):
                 made = self.kubelet.add(

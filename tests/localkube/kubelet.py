@@ -37,6 +37,7 @@ class Pod:
         process: the outermost process of the Ray container; None while pending.
         deleted: when it was told to go; None if it was not.
         window_s: between SIGTERM and SIGKILL, once it was told.
+        reclaimed: whether its machine goes; the API server then shows the pod as running until it has ended.
     """
 
     spec: PodSpec
@@ -47,6 +48,7 @@ class Pod:
     sidecar: subprocess.Popen[bytes] | None = None
     deleted: float | None = None
     window_s: float = 0.0
+    reclaimed: bool = False
     exited_s: float | None = None
     killed: bool = False
 
@@ -132,7 +134,7 @@ class Kubelet:
         pod = self.pods[name]
         if pod.deleted is not None:
             return
-        pod.deleted = time.time()
+        pod.deleted, pod.reclaimed = time.time(), window_s is not None
         pod.window_s = pod.spec.grace_s if window_s is None else min(pod.spec.grace_s, window_s)
         first = pod.first()
         if first is not None:
@@ -226,7 +228,7 @@ class Kubelet:
 def _object(pod: Pod) -> dict[str, object]:
     state = {"Pending": {}, "Running": {"running": {}}, "Failed": {"terminated": {"exitCode": 1}}}[pod.phase]
     metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm"}
-    if pod.deleted is not None:
+    if pod.deleted is not None and not pod.reclaimed:
         metadata["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pod.deleted))
     status: dict[str, object] = {"phase": pod.phase, "podIP": pod.ip}
     if state:
