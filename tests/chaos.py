@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 import torch
+from processes import command_line
 from ranks import run_ranks
 from runtime.machines import Machines
 from runtime.started_job import Job
@@ -291,15 +292,7 @@ class Chaos:
         return self._ray_processes("RayTrainWorker")
 
     def _ray_processes(self, name: str) -> list[psutil.Process]:
-        return [process for process in self._up().processes() if name in command(process)]
-
-
-def command(process: psutil.Process) -> str:
-    """The command line; empty of one that has just died."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+        return [process for process in self._up().processes() if name in command_line(process)]
 
 
 def chaos_spec(folder: Path, name: str, *, steps: int) -> JobSpec:

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from evaluate.drawn_runs import trained
+from processes import command_line
 
 from iddpm_ray.evaluate import output
 from iddpm_ray.evaluate.drawing import Arithmetic, make_drawing
@@ -42,7 +43,7 @@ class Killer:
         for number in range(self._times):
             while len(list(self._folder.glob("chunks/chunk-*"))) < (number + 1) * self._every:
                 time.sleep(0.05)
-            hands = [process for process in psutil.Process().children(recursive=True) if "_Hand.do" in " ".join(process.cmdline())]
+            hands = [process for process in psutil.Process().children(recursive=True) if "_Hand.do" in command_line(process)]
             if hands:
                 hands[0].kill()
                 self.killed.append(hands[0].pid)
