@@ -242,7 +242,9 @@ class Chaos:
         while len(self.machines.nodes) < 2:
             self.machines.add()
         if self.job is None:
+            before = self._latest()
             self.job = Job(self.spec, self.folder, f"cluster.address={self.machines.address}")
+            self._until(lambda: self._latest() > before, "a new attempt")
 
     def _ended(self) -> None:
         job, self.job = self._started(), None
@@ -251,8 +253,12 @@ class Chaos:
 
     def _moving(self) -> tuple[int, int]:
         """Waits until the newest attempt has committed something; its newest step, and its number."""
-        self._until(lambda: self._newest()[1] == max((one.number for one in attempts(self.url)), default=-1), "a new checkpoint")
+        self._until(lambda: self._newest()[1] == self._latest(), "a new checkpoint")
         return self._newest()
+
+    def _latest(self) -> int:
+        """The number of the newest attempt; -1 before there is one."""
+        return max((one.number for one in attempts(self.url)), default=-1)
 
     def _returned(self, attempt: int, kind: str) -> float:
         """Seconds until a later attempt has committed; a fault that ended no attempt has nothing to return from."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from iddpm_ray import storage
 from iddpm_ray.checkpoint import lease as leases
 from iddpm_ray.checkpoint.lease import Lease, LeaseLostError
 from iddpm_ray.errors import CheckpointError
@@ -33,7 +34,10 @@ class Hold:
         self._end.set()
         self._thread.join(timeout=60)
         if self.lost is None:
-            leases.release(self.lease)
+            try:
+                leases.release(self.lease)
+            except Exception as error:  # the next driver waits a little; how the run ended is worth more than this
+                _log.warning("the lease could not be given back: %s", storage.reason(error))
 
     def _renew(self) -> None:
         renewed = 0

@@ -27,6 +27,7 @@ class GuardedSinks:
         """
         self._say = say
         self._failing: set[str] = set()
+        self._leads = True
         self._sinks: dict[str, Sink] = {}
         for name, make in makers.items():
             self._try(name, "open", lambda name=name, make=make: self._sinks.update({name: make()}))
@@ -42,13 +43,20 @@ class GuardedSinks:
             self._try(sink_name, "take a picture", lambda sink=sink: sink.picture(name, step, picture))
 
     def commit(self, step: int) -> None:
-        """Commits every sink; one that fails is tried again at the next commit."""
-        for name, sink in self._sinks.items():
-            self._try(name, "write", lambda sink=sink: sink.commit(step))
+        """Commits every sink; one that fails is tried again at the next commit.
 
-    def hand_over(self) -> None:
-        """Leaves the rows' file to another rank from now on."""
-        self._sinks.pop(ROWS, None)
+        Raises:
+            Exception: the rows' file could not be written; a checkpoint is not marked without its rows.
+        """
+        if ROWS in self._sinks and self._leads:
+            self._sinks[ROWS].commit(step)
+        for name, sink in self._sinks.items():
+            if name != ROWS:
+                self._try(name, "write", lambda sink=sink: sink.commit(step))
+
+    def hand_over(self, *, leads: bool) -> None:
+        """Says whether this rank writes the rows' file from now on; it goes on collecting them, since it may lead again."""
+        self._leads = leads
 
     def close(self) -> None:
         """Closes every sink."""

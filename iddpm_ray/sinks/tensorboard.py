@@ -39,7 +39,7 @@ class TensorBoardSink:
         """
         self._url = storage.join(run_url, "tensorboard", f"events.out.tfevents.a{attempt:04d}")
         self._local = Path(tempfile.mkdtemp(prefix="iddpm-tensorboard-"))
-        self._writer: SummaryWriter | None = SummaryWriter(str(self._local), purge_step=from_step + 1 if from_step else None)
+        self._writer: SummaryWriter | None = SummaryWriter(str(self._local), purge_step=from_step + 1 if attempt > 1 else None)
 
     def row(self, row: Mapping[str, float | int | str]) -> None:
         """A point for each number; strings are left out."""

@@ -44,6 +44,11 @@ class Clock:
         samples = self._samples(self.duration)
         return None if samples is None else math.ceil(samples / self.global_batch)
 
+    def is_over(self, step: int) -> bool:
+        """Whether a run restored after `step` updates has nothing left to do; looks only at what was saved, so all ranks agree."""
+        total = self.total_steps()
+        return self.trained_seconds >= 60 * self.duration.amount if total is None else step >= total
+
     def due(self, step: int) -> Due:
         """What is due once `step` updates are completed."""
         before, after = (step - 1) * self.global_batch, step * self.global_batch

@@ -93,11 +93,11 @@ def make_inputs(
     positions = torch.arange(first_position, first_position + global_batch, device=device)
     mine = positions[own]
     drawn = resampler.draw(draws.uniforms(seed, Purpose.TIMESTEP, positions).squeeze(1))
-    x_start = to_float(pixels.to(device, non_blocking=True))
+    x_start = to_float(_sent(pixels, device))
     if augmentation.flip:
         mirrored = draws.uniforms(seed, Purpose.FLIP, mine).squeeze(1) < 0.5
         x_start = torch.where(mirrored[:, None, None, None], x_start.flip(-1), x_start)
-    cond = condition(x_start, labels.to(device, non_blocking=True), augmentation=augmentation)
+    cond = condition(x_start, _sent(labels, device), augmentation=augmentation)
     if augmentation.class_dropout > 0 and "y" in cond:
         assert augmentation.null_class is not None
         dropped = draws.uniforms(seed, Purpose.LABEL_DROP, mine).squeeze(1) < augmentation.class_dropout
@@ -108,3 +108,8 @@ def make_inputs(
     if augmentation.channels_last:
         x_start, noise = (picture.contiguous(memory_format=torch.channels_last) for picture in (x_start, noise))
     return StepInputs(x_start=x_start, noise=noise, cond=cond, own=own, t=drawn.t, weights=drawn.weights)
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host, on the device; through pinned memory, so that the host does not wait for the copy."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)

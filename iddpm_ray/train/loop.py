@@ -64,15 +64,16 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
     saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group, begun=lineage[-1], report=ledger.report)
     batches = sources.batches(start_step=state.step, stop_step=clock.total_steps())
-    words: Tensor | None = None
+    words: Words | None = None
     evacuation: Evacuation | None = None
-    wishes, due_done = Wish.NONE, state.step == clock.total_steps()
+    wishes, due_done = Wish.NONE, clock.is_over(state.step)
     ledger.phase("first step")
     try:
         while not due_done and not wishes & (Wish.STOP | Wish.LEAVE):
             ledger.phase("data")
             asked = time.monotonic()
             batch = next(batches)
+            assert (batch.step, batch.rank) == (state.step, session.rank)
             recorder.waited(time.monotonic() - asked)
             recorder.loaded(substituted=batch.substituted)
             ledger.phase("inputs")
@@ -95,7 +96,7 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
                 compiled.keep()
             recorder.observe(outcome)
             wishes = late_read(words)
-            words = outcome.words
+            words = Words.sent(outcome.words)
             due = clock.due(state.step)
             if due.validate or due.row or due.sample or due.save or Wish.SAVE in wishes:
                 catch_up(session.device)
@@ -113,7 +114,9 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
                 evacuation = Evacuation.begin(notice, session=session, saver=saver, step_s=ledger.step_s(), timeout_s=timeout_s)
             if evacuation is not None:
                 ledger.phase("save")
-                if evacuation.over(state.step, save=due.save or Wish.SAVE in wishes, last=due.done or over):
+                soon = clock.due(state.step + 1)  # nobody knows how long a validation or a grid of pictures takes
+                last = due.done or over or soon.validate or soon.sample
+                if evacuation.over(state.step, save=due.save or Wish.SAVE in wishes, last=last):
                     break
                 continue
             if due.sample:
@@ -126,6 +129,8 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
         ledger.phase("stop")
         if evacuation is None:
             saver.finish()
+        else:
+            saver.publish()
     finally:
         batches.close()
     recorder.close()
@@ -142,11 +147,36 @@ def catch_up(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def late_read(words: Tensor | None) -> Wish:
-    """The only place where the host reads what a step left on the device: the wishes of the step before, long since there."""
+@dataclass(frozen=True)
+class Words:
+    """The ranks' wishes of a step, on their way from the device to the host.
+
+    Attributes:
+        there: set on the device's queue right behind the copy; None where the words are on the host already.
+    """
+
+    values: Tensor
+    there: torch.cuda.Event | None
+
+    @classmethod
+    def sent(cls, words: Tensor) -> "Words":
+        """Sets a copy going; waits for nothing."""
+        if words.device.type != "cuda":
+            return cls(words, None)
+        host = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+        host.copy_(words, non_blocking=True)
+        there = torch.cuda.Event()
+        there.record()
+        return cls(host, there)
+
+
+def late_read(words: Words | None) -> Wish:
+    """The only place where the host waits for what a step left on the device: the wishes of the step before the one now computed."""
     if words is None:
         return Wish.NONE
+    if words.there is not None:
+        words.there.synchronize()
     wishes = Wish.NONE
-    for word in words.to("cpu", non_blocking=False).to(torch.int64).tolist():
+    for word in words.values.to(torch.int64).tolist():
         wishes |= Wish(word)
     return wishes

@@ -84,10 +84,13 @@ class Saver:
         """
         self.settle()
         self._leader, self._handed_over = leader, True
-        if self._session.rank == 0 != leader:
-            self._sink.hand_over()
-            self._sink.commit(self._kit.state.step)
+        self._sink.hand_over(leads=self._session.rank == leader)
         self._saver = self._make(group, asynchronous=False, after_commit=None) if member else None
+
+    def publish(self) -> None:
+        """Writes what rank 0 alone keeps for people, once it has handed the saving to others and everything is saved."""
+        if self._session.rank == 0 != self._leader:
+            self._sink.commit(self._kit.state.step)
 
     def settle(self) -> SaveOutcome | None:
         """Waits for the save under way and says how it went; None where there is none, or this rank takes no part.

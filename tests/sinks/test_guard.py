@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor
 
-from iddpm_ray.sinks.guard import GuardedSinks, open_sinks
+from iddpm_ray.sinks.guard import ROWS, GuardedSinks, open_sinks
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.sinks.rows import Begun
 
@@ -69,6 +70,22 @@ def test_recovery_is_said() -> None:
     sinks.commit(3)
     assert said[1:] == ["disk can write again"]
     assert sink.seen == ["commit 2", "commit 3"]
+
+
+def test_the_rows_file_is_written_by_who_leads_whole_and_its_failure_is_the_saves() -> None:
+    rows, other, said = Recording(), Recording(), []
+    sinks = GuardedSinks({ROWS: lambda: rows, "other": lambda: other}, say=said.append)
+    sinks.hand_over(leads=False)
+    sinks.row({"step": 1, "samples": 1})
+    sinks.commit(1)
+    sinks.hand_over(leads=True)
+    sinks.commit(2)
+    assert rows.seen == ["row 1", "commit 2"]
+    assert other.seen == ["row 1", "commit 1", "commit 2"]
+    rows.broken = True
+    with pytest.raises(OSError):
+        sinks.commit(3)
+    assert said == []
 
 
 def test_a_sink_that_cannot_be_opened_is_left_out() -> None:

@@ -45,3 +45,12 @@ def test_time_counts_over_all_attempts() -> None:
     timed.trained_seconds = 15 * 60.0
     assert timed.time_is_up()
     assert not clock(duration="10 steps").time_is_up()
+
+
+def test_what_is_over_is_seen_in_what_was_saved() -> None:
+    """A duration made shorter than what was trained is over too; minutes are those of the checkpoint, on all ranks the same."""
+    assert [clock(duration="33 steps").is_over(step) for step in (32, 33, 40)] == [False, True, True]
+    timed = clock(duration="1 min")
+    assert not timed.is_over(5)
+    timed.trained_seconds = 60.0
+    assert timed.is_over(5)

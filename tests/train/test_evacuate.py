@@ -29,25 +29,27 @@ class NoticedSession(LocalSession):
 
     after: int = 5
     notice_is: Notice | None = None
+    later: Notice | None = None
     dies: bool = False
     steps: int = 0
     warned: bool = False
 
     def wish(self) -> Wish:
         self.steps += 1
-        return Wish.LOOK if self.rank == 0 and self.steps == self.after else Wish.NONE
+        looks = (self.after,) if self.later is None else (self.after, self.after + 3)
+        return Wish.LOOK if self.rank == 0 and self.steps in looks else Wish.NONE
 
     def notice(self) -> Notice | None:
-        self.warned = True
-        return self.notice_is
+        first, self.warned = not self.warned, True
+        return self.notice_is if first or self.later is None else self.later
 
     def phase(self, name: str) -> None:
         if self.dies and self.warned and name == "data":
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def noticed(spec: JobSpec, notice: Notice, dying: tuple[int, ...] = ()) -> tuple[Outcome, list[str], bool]:
-    """One attempt with a notice after five steps."""
+def noticed(spec: JobSpec, notice: Notice, dying: tuple[int, ...] = (), later: Notice | None = None) -> tuple[Outcome, list[str], bool]:
+    """One attempt with a notice after five steps, and perhaps another three steps later."""
     torch.set_num_threads(1)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     opening = inspect_run(spec) if rank == 0 else None
@@ -57,7 +59,7 @@ def noticed(spec: JobSpec, notice: Notice, dying: tuple[int, ...] = ()) -> tuple
         number = str(take_place(opening, info={}).attempt).encode()
     number = broadcast_bytes(number)
     opening = opening or inspect_run(spec)
-    session = NoticedSession(rank=rank, world_size=world_size, notice_is=notice, dies=rank in dying)
+    session = NoticedSession(rank=rank, world_size=world_size, notice_is=notice, later=later, dies=rank in dying)
     sources = LocalSources.of(spec, opening.manifest, rank=rank, world_size=world_size)
     outcome = train(spec, session, sources=sources, place=_place(opening, int(number)))
     return outcome, session.messages, session.warned
@@ -103,6 +105,16 @@ def test_with_time_left_training_goes_on_and_is_saved_again(root: Path) -> None:
     results = run_ranks(noticed, 3, spec, Notice(120.0, (1,)))
     assert [outcome for outcome, _, _ in results] == [Outcome("preempted", 12)] * 3
     assert [checkpoint.step for checkpoint in complete(run_url(spec))] == [12, 6]
+    run_ranks(start, 3, spec)
+    assert_same_run(spec_of(root, "undisturbed"), spec)
+
+
+@pytest.mark.slow
+def test_a_second_notice_that_brings_the_saving_back_to_rank_0_loses_no_row(root: Path) -> None:
+    spec = spec_of(root, "twice")
+    results = run_ranks(noticed, 3, spec, Notice(120.0, (0,)), (), Notice(0.01, (0, 1, 2)))
+    assert [outcome for outcome, _, _ in results] == [Outcome("preempted", 9)] * 3
+    assert complete(run_url(spec))[0].step == 9
     run_ranks(start, 3, spec)
     assert_same_run(spec_of(root, "undisturbed"), spec)
 

@@ -20,7 +20,7 @@ from iddpm_ray.stats import Statistics, report0, use
 from iddpm_ray.stats.loss_terms import report_loss_terms
 from iddpm_ray.train.ema import Ema
 from iddpm_ray.train.inputs import Augmentation, make_inputs
-from iddpm_ray.train.loop import late_read
+from iddpm_ray.train.loop import Words, late_read
 from iddpm_ray.train.optim import LossScale, make_adamw
 from iddpm_ray.train.rehearsal import Rehearsal
 from iddpm_ray.train.state import Health, TrainState
@@ -31,7 +31,9 @@ SHAPE = (1, 8, 8)
 T = 20
 
 
-def make_state(*, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool = False, dropout: float = 0.0) -> TrainState:
+def make_state(
+    *, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool = False, dropout: float = 0.0, device: torch.device = CPU
+) -> TrainState:
     torch.set_num_threads(1)
     model = UNet(
         image_channels=1,
@@ -46,6 +48,7 @@ def make_state(*, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool
         dropout=dropout,
     )
     init_weights(model, seed=1)
+    model.to(device)
     diffusion = make_diffusion(
         schedule="cosine",
         num_timesteps=T,
@@ -54,10 +57,10 @@ def make_state(*, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool
         variance_type=VarianceType.LEARNED_RANGE,
         loss_type=LossType.RESCALED_MSE,
         rescale_timesteps=True,
-    )
-    replica = replicate(model, device=CPU)
+    ).to(device)
+    replica = replicate(model, device=device)
     augmentation = Augmentation(class_cond=True, null_class=3, class_dropout=0.1, flip=True)
-    settle(replica, lambda: Rehearsal(diffusion, SHAPE, augmentation, None, CPU).backward(replica, samples=1))
+    settle(replica, lambda: Rehearsal(diffusion, SHAPE, augmentation, None, device).backward(replica, samples=1))
     parameters = list(model.parameters())
     counts = [
         slice_of(batch, rank=r, world_size=world_size).stop - slice_of(batch, rank=r, world_size=world_size).start
@@ -69,10 +72,10 @@ def make_state(*, rank: int = 0, world_size: int = 1, batch: int = 7, fp16: bool
         diffusion=diffusion,
         optimizer=make_adamw(parameters, betas=(0.9, 0.999), eps=1e-8),
         ema=Ema.begin(parameters, [0.9]),
-        resampler=LossSecondMomentResampler(T, history=1, uniform_prob=0.01),
-        scale=LossScale.begin(enabled=fp16, growth=0.001, device=CPU),
-        health=Health.begin(T, device=CPU),
-        gather=SampleGather(counts, rank=rank, num_values=3, device=CPU),
+        resampler=LossSecondMomentResampler(T, history=1, uniform_prob=0.01, device=device),
+        scale=LossScale.begin(enabled=fp16, growth=0.001, device=device),
+        health=Health.begin(T, device=device),
+        gather=SampleGather(counts, rank=rank, num_values=3, device=device),
         names=[name for name, _ in model.named_parameters()],
     )
 
@@ -144,6 +147,20 @@ def test_nothing_in_a_step_waits_for_the_device(fp16: bool, clip_norm: float | N
     assert statistics.rank == 0
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+def test_nothing_in_a_step_waits_for_the_gpu() -> None:
+    """CUDA itself refuses whatever would wait."""
+    state = make_state(dropout=0.1, device=torch.device("cuda"))
+    settings = StepSettings(microbatch=3, clip_norm=0.5, dropout=True, autocast=torch.bfloat16)
+    step(state, inputs_of_device(state), lr=1e-3, word=0, settings=settings)  # kernels are loaded and buffers made
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for _ in range(3):
+            step(state, inputs_of_device(state), lr=1e-3, word=0, settings=settings)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def inputs_of_device(state: TrainState) -> Any:
     """Inputs out of tensors that are there already, as a loader leaves them."""
     return make_inputs(
@@ -155,7 +172,7 @@ def inputs_of_device(state: TrainState) -> Any:
         own=slice(0, 7),
         resampler=state.resampler,
         augmentation=Augmentation(class_cond=True, null_class=3, class_dropout=0.1, flip=True),
-        device=CPU,
+        device=next(state.model.parameters()).device,
     )
 
 
@@ -163,8 +180,8 @@ def test_the_detector_of_waiting_does_detect() -> None:
     state = make_state()
     outcome = step(state, inputs_of_device(state), lr=1e-3, word=3, settings=StepSettings(microbatch=7))
     with NoHostSync(), pytest.raises(HostWaited):
-        late_read(outcome.words)
-    assert late_read(outcome.words) == 3
+        late_read(Words.sent(outcome.words))
+    assert late_read(Words.sent(outcome.words)) == 3
 
 
 def test_a_non_finite_loss_skips_the_step_and_never_enters_the_history() -> None:
