@@ -95,11 +95,11 @@ def test_interrupted_it_says_how_to_go_on(
 
 def test_killed_half_way_it_goes_on_and_ends_the_same(prepare: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "source").mkdir()
-    for i in range(60):
-        (tmp_path / "source" / f"{i:03d}.png").write_bytes(file_of(Image.fromarray(noise(i, height=300, width=300))))
+    for i in range(240):
+        (tmp_path / "source" / f"{i:03d}.png").write_bytes(file_of(Image.fromarray(noise(i, height=200, width=200))))
     flags = ["--image-size", "32", "--rows-per-shard", "2", "--threads", "1"]
     arguments = [str(tmp_path / "source"), str(tmp_path / "packed"), *flags]
-    process = subprocess.Popen([sys.executable, str(PROGRAM), *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(["nice", "-n", "10", sys.executable, str(PROGRAM), *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 200
     while not (tmp_path / "packed" / "shard-000002.u8.json").exists():
         assert process.poll() is None, "it ended by itself"
@@ -108,12 +108,12 @@ def test_killed_half_way_it_goes_on_and_ends_the_same(prepare: ModuleType, tmp_p
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
     done = len(list((tmp_path / "packed").glob("*.u8.json")))
-    assert 3 <= done < 30, "it was over before it could be killed"
+    assert 3 <= done < 120, "it was over before it could be killed"
     capsys.readouterr()
     assert prepare.main(arguments) == 0
     assert f"({2 * done} rows were there)" in capsys.readouterr().out
     assert prepare.main([str(tmp_path / "source"), str(tmp_path / "whole"), *flags]) == 0
     names = {entry.name for entry in storage.list_dir(str(tmp_path / "whole")) if not entry.name.endswith(".arrow")}
-    assert len(names) == 61
+    assert len(names) == 241
     for name in names:
         assert (tmp_path / "packed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

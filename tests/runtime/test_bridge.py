@@ -26,6 +26,7 @@ class Streams:
     def __init__(self, *, far_waits: Callable[[int], None] = lambda step: None, stop: int = 10, fails_at: int | None = None) -> None:
         self.opened: list[tuple[str, int]] = []
         self.closed: list[str] = []
+        self.reached = -1
         self._far_waits, self._stop, self._fails_at = far_waits, stop, fails_at
         self.error: Exception = Gone("far away")
 
@@ -39,6 +40,13 @@ class Streams:
             time.sleep(0.01)
         assert sorted(self.closed) == ["far", "near"]
 
+    def far_comes_to(self, step: int) -> None:
+        """Waits until the far stream is there, and a moment more for its thread to hand it over."""
+        until = time.monotonic() + 30
+        while self.reached < step and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)
+
     def near(self, step: int) -> Batches:
         return self._steps("near", step, rank=0, wait=lambda step: None)
 
@@ -50,15 +58,13 @@ class Streams:
         try:
             for step in range(first, self._stop):
                 wait(step)
+                if name == "far":
+                    self.reached = step
                 if step == self._fails_at and name == "far":
                     raise self.error
                 yield batch(step, rank=rank)
         finally:
             self.closed.append(name)
-
-
-def pause(_: Batch | None = None) -> None:
-    threading.Event().wait(0.2)  # the far stream catches up
 
 
 def test_a_far_stream_that_begins_late_takes_over_where_the_near_one_is() -> None:
@@ -68,7 +74,7 @@ def test_a_far_stream_that_begins_late_takes_over_where_the_near_one_is() -> Non
         given.append((one.step, one.rank))
         if one.step == 5:
             begin.set()
-            pause()
+            streams.far_comes_to(6)
     assert [step for step, _ in given] == list(range(3, 10))
     assert given[:3] == [(3, 0), (4, 0), (5, 0)]
     assert given[-1][1] == 1
@@ -91,7 +97,8 @@ def test_a_far_stream_that_breaks_is_replaced_at_once_and_opened_anew() -> None:
     streams, given = Streams(fails_at=6), []
     for one in streams.bridged():
         given.append((one.step, one.rank))
-        pause()
+        if one.step == 3:
+            streams.far_comes_to(4)
     assert [step for step, _ in given] == list(range(3, 10))
     assert (5, 1) in given
     assert given[3:] == [(step, 0) for step in range(6, 10)]
@@ -103,7 +110,7 @@ def test_closing_early_closes_both() -> None:
     streams = Streams()
     stream = streams.bridged()
     next(stream)
-    pause()
+    streams.far_comes_to(3)
     stream.close()
     streams.end()
 
@@ -112,7 +119,8 @@ def test_an_error_that_no_other_machine_would_mend_surfaces() -> None:
     streams = Streams(fails_at=4)
     streams.error = ValueError("a picture cannot be read")
     with pytest.raises(ValueError, match="cannot be read"):
-        list(map(pause, streams.bridged()))
+        for _ in streams.bridged():
+            streams.far_comes_to(3)
 
 
 def test_an_empty_run_gives_nothing() -> None:
