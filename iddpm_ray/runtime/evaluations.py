@@ -165,7 +165,7 @@ class Evaluations:
         wanted = self.spec.evaluate
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus, "scheduling_strategy": here}
-        actor = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
+        actor: Any = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
         metrics = actor.evaluate.remote(self.spec, self.run_url, checkpoint.url)
         self._running = _Running(checkpoint, actor, actor.ready.remote(), metrics, time.monotonic())
 
