@@ -61,7 +61,9 @@ def _sample(wanted: argparse.Namespace) -> int:
         if not run_chunks(chunks, Sampler(job, chunks), pool=pool, unit="pictures"):
             print(f"\nstopped; the same command goes on: {storage.shown(url)}", file=sys.stderr)
             return 130
-        output.write_all(job, chunks, form=wanted.format, grid=wanted.grid, keep_chunks=wanted.keep_chunks, progress=Bar("written"))
+        output.write_all(
+            job, chunks, form=wanted.format, grid=wanted.grid, keep_chunks=wanted.keep_chunks, progress=Bar("pictures written")
+        )
     print(f"\n{job.count:,} pictures of {job.drawing.source.name}: {storage.shown(output.output_url(job, url, form=wanted.format))}")
     if wanted.grid:
         print(f"the first {min(wanted.grid, job.count)}: {storage.shown(storage.join(url, output.GRID))}")

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 import torch
+from processes import command_line
 from ranks import run_ranks
 from runtime.machines import Machines
 from runtime.started_job import Job
@@ -291,7 +292,7 @@ class Chaos:
         return self._ray_processes("RayTrainWorker")
 
     def _ray_processes(self, name: str) -> list[psutil.Process]:
-        return [process for process in self._up().processes() if name in " ".join(process.cmdline())]
+        return [process for process in self._up().processes() if name in command_line(process)]
 
 
 def chaos_spec(folder: Path, name: str, *, steps: int) -> JobSpec:

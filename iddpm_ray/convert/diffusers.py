@@ -113,11 +113,11 @@ def unet_config(spec: JobSpec, *, label_rows: int | None) -> dict[str, Any]:
             f"model.channel_mult begins with {mult[0]:g}: UNet2DModel embeds timesteps in as many channels as its first level has"
         )
     if len(set(found.values())) > 1:
-        said = ", ".join(f"{channels} {where}" for where, channels in found.items())
+        said = ", ".join(f"{channels} {where}" for where, channels in found.items()).replace(" ", " channels ", 1)
         heads = f"model.num_heads={model.num_heads}" + (
             "" if model.num_heads_upsample == -1 else f", num_heads_upsample={model.num_heads_upsample}"
         )
-        reasons.append(f"{heads}: heads are of several widths ({said} channels), UNet2DModel has one for all (model.num_head_channels)")
+        reasons.append(f"{heads}: heads have {said}, and UNet2DModel has one width for all (model.num_head_channels)")
     if reasons:
         raise CheckpointError("diffusers cannot express this network: " + "; ".join(reasons), fix="export it as .pt or .safetensors")
     layout = layout_of(spec)

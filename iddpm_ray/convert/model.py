@@ -103,13 +103,13 @@ def complete_spec(found: Recognised, given: Given, *, name: str) -> JobSpec:
             f"{name} does not tell:\n  " + "\n  ".join(unknown) + "\n",
             fix="give each as section.key=value, or all of them by --preset NAME, --spec FILE or --flags '--image_size 64 ...'",
         )
-    values = {**UNSAID, **_flat(given.base or {}), **given.values}
+    values = {**UNSAID, **flat(given.base or {}), **given.values}
     if given.base is None:
         told = _told(found, values)
         said = {path: values[path] for path in told if path in values}
         values |= told
     else:
-        spec = load_mapping(_nested(values))
+        spec = load_mapping(nested(values))
         told = _told(found, {**values, "data.image_size": spec.data.image_size})
         said = {path: _value(spec, path) for path in told}
         if found.label_rows is not None and spec.model.num_classes is None:
@@ -122,7 +122,7 @@ def complete_spec(found: Recognised, given: Given, *, name: str) -> JobSpec:
     ]
     if wrong:
         raise SpecError(f"{name} is another network:\n  " + "\n  ".join(wrong) + "\n", fix="say what the file has, or name another file")
-    return load_mapping(_nested(values))
+    return load_mapping(nested(values))
 
 
 def _needed(found: Recognised, given: Given) -> list[tuple[str, str]]:
@@ -191,17 +191,19 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _flat(mapping: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(mapping: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Values by dotted path out of nested sections."""
     out: dict[str, Any] = {}
     for key, value in mapping.items():
         path = f"{above}.{key}" if above else key
-        out |= _flat(value, path) if isinstance(value, Mapping) else {path: value}
+        out |= flat(value, path) if isinstance(value, Mapping) else {path: value}
     return out
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections out of values by dotted path."""
     out: dict[str, Any] = {}
-    for path, value in flat.items():
+    for path, value in values.items():
         *sections, leaf = path.split(".")
         place = out
         for section in sections:

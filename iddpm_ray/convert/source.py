@@ -25,7 +25,7 @@ from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.models.attention import AttentionBlock, QkvOrder
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.spec.text import load_text
+from iddpm_ray.spec.text import dump_yaml, load_text
 
 Weights = Literal["raw"] | float
 Heads = Mapping[str, tuple[int, QkvOrder]]
@@ -68,7 +68,7 @@ class Folder:
         order, width = self.layout.qkv_order, self.layout.head_channels
         attention = [(f"{ours}.qkv.weight", f"{theirs}.to_q.weight") for ours, theirs, kind in self.layout.layers() if kind == "attention"]
         there = self.weights.tensors
-        return {ours: (there[theirs].shape[0] // width, order) for ours, theirs in attention if theirs in there}
+        return {ours: _heads(there[theirs].shape[0] // width, order) for ours, theirs in attention if theirs in there}
 
 
 def is_file(url: str) -> bool:
@@ -142,7 +142,7 @@ def open_model(
         return _recognised(file.tensors, given, classes, classes_source, name=shown)
     if storage.is_dir(path) and config_of(path) is not None:
         _refuse_options(which, weights, name=shown)
-        folder = open_folder(path)
+        folder = open_folder(path, qkv_order=given.values.get("model.qkv_order", "heads_first"))
         said = {path: value for path, value in folder.fields.items() if path not in OF_SHAPES}
         values = {"model.qkv_order": folder.layout.qkv_order, **said, **given.values}
         _agree(said, given, name=shown)
@@ -211,11 +211,18 @@ def heads_of_spec(spec: JobSpec) -> Heads:
 
 def heads_of_network(network: nn.Module) -> Heads:
     """The same of a network."""
-    return {
-        f"{name}.qkv.weight": (module.num_heads, module.qkv_order)
-        for name, module in network.named_modules()
-        if isinstance(module, AttentionBlock)
-    }
+    blocks = {name: module for name, module in network.named_modules() if isinstance(module, AttentionBlock)}
+    return {f"{name}.qkv.weight": _heads(block.num_heads, block.qkv_order) for name, block in blocks.items()}
+
+
+def qkv_order_of(network: nn.Module) -> QkvOrder:
+    """The order of a network's qkv channels."""
+    return next(module.qkv_order for module in network.modules() if isinstance(module, AttentionBlock))
+
+
+def _heads(count: int, order: QkvOrder) -> tuple[int, QkvOrder]:
+    """With one head both orders are the same."""
+    return count, "heads_first" if count == 1 else order
 
 
 def _refuse_options(which: str | None, weights: Weights, *, name: str) -> None:
@@ -238,3 +245,27 @@ def _json(url: str, *, kind: type = dict) -> Any:
     except (ValueError, RecursionError):
         raise CheckpointError(f"{storage.shown(url)} is no JSON {'object' if kind is dict else 'list'}", fix="copy it again") from None
     return value
+
+
+def describe(url: str) -> str:
+    """What a source tells of its network, as lines for a person.
+
+    Raises:
+        UserError: it cannot be read, or is no network of ours.
+    """
+    shown = storage.shown(url)
+    path = hub.fetch(url).path if hub.is_hub(url) else url
+    if is_file(path):
+        file = read_weights(path)
+        found = recognise({key: tuple(tensor.shape) for key, tensor in file.tensors.items()}, name=shown)
+        spec = f"\n\n{dump_yaml(model_of(file.tensors, file.metadata, name=shown).spec)}" if knows_itself(file.metadata) else ""
+        return f"{found.describe()}\n{'sha256':<12}{file.sha256}{spec}".rstrip()
+    if storage.is_dir(path) and config_of(path) is not None:
+        folder = open_folder(path)
+        found = recognise({key: tuple(tensor.shape) for key, tensor in folder.tensors().items()}, name=shown)
+        told = "\n".join(f"{path}={value}" for path, value in folder.fields.items())
+        return f"{found.describe()}\n{'sha256':<12}{folder.weights.sha256}\n\n{told}"
+    checkpoint, marker = _checkpoint(path, None)
+    model = _stored(checkpoint, marker, "raw")
+    found = recognise({key: tuple(tensor.shape) for key, tensor in model.tensors.items()}, name=shown)
+    return f"{found.describe()}\n{'from':<12}{model.origin}\n\n{dump_yaml(model.spec)}".rstrip()

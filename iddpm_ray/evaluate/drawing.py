@@ -13,7 +13,9 @@ from iddpm_ray.diffusion.condition import drawing_condition
 from iddpm_ray.diffusion.gaussian import GaussianDiffusion
 from iddpm_ray.diffusion.seeded import draw_pictures
 from iddpm_ray.evaluate.trained import Source, check_average, open_trained
+from iddpm_ray.spec.fields import as_plain
 from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.spec.text import load_mapping, to_mapping
 from iddpm_ray.train.inputs import to_float
 from iddpm_ray.train.setup import AUTOCAST
 from iddpm_ray.train.step import under_autocast
@@ -113,7 +115,9 @@ def make_drawing(source: Source, *, arithmetic: Arithmetic, **wanted: object) ->
     Raises:
         SpecError: what is wanted does not go together with the network; names the field and what would do.
     """
-    spec = source.spec.with_sample(**wanted)
+    mapping = to_mapping(source.spec)
+    mapping["sample"] |= {name: as_plain(value) for name, value in wanted.items()}
+    spec = load_mapping(mapping)
     drawing = Drawing(Source(source.url, source.name, source.digest, source.step, spec, source.classes), arithmetic)
     check_average(drawing.source, spec.sample.ema)
     return drawing

@@ -149,6 +149,7 @@ def _repeated(picture: Tensor, factor: int) -> Tensor:
 
 
 def _telling(found: Iterator[Part], progress: Callable[[int, int], None], *, total: int) -> Iterator[Part]:
+    progress(0, total)
     for part in found:
         yield part
         progress(part.first + len(part.pictures), total)

@@ -80,7 +80,7 @@ KINDS: dict[tuple[str, str], Schema] = {
             ("podSelector",),
             podSelector=_SELECTOR,
             policyTypes=_list(_one_of("Ingress", "Egress")),
-            ingress=_list(_object(ports=_list(_PORT), **{"from": _list(_PEER)})),
+            ingress=_list(_object((), ports=_list(_PORT), **{"from": _list(_PEER)})),
             egress=_list(_object(ports=_list(_PORT), to=_list(_PEER))),
         ),
     ),

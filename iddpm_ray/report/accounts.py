@@ -88,6 +88,13 @@ class RunAccount:
         """Steps done again."""
         return sum(each.redone for each in self.attempts)
 
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds of a step, those done again included; None if none was done."""
+        steps = sum(each.workers * max(0, each.reached - each.from_step) for each in self.attempts)
+        spent = sum(each.seconds.get("productive", 0.0) + each.seconds.get("redone", 0.0) for each in self.attempts)
+        return spent / steps if steps else None
+
 
 def run_account(known: Sequence[Attempt], *, price: float | None = None) -> RunAccount:
     """Adds everything up.

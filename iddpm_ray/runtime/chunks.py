@@ -15,7 +15,7 @@ from iddpm_ray import storage
 from iddpm_ray.errors import SpecError, TrainError, UserError
 from iddpm_ray.evaluate.chunks import Chunks, Work, Worker, work_here
 from iddpm_ray.runtime import cluster
-from iddpm_ray.runtime.ending import original
+from iddpm_ray.runtime.original import original
 from iddpm_ray.runtime.progress import signals_to
 from iddpm_ray.sinks.bar import Bar
 

@@ -10,6 +10,7 @@ from ray.train.v2.api.exceptions import ControllerError, PreemptionError, Worker
 from iddpm_ray import storage
 from iddpm_ray.errors import TrainError, UserError
 from iddpm_ray.runtime.budget import Why
+from iddpm_ray.runtime.original import original
 
 # What the ranks that are left say when one of them has gone: not the cause.
 _ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "Gloo connectFullMesh")
@@ -74,15 +75,6 @@ def _of_workers(failures: dict[int, Exception]) -> Ending:
         return Ending("failed", error=TrainError(f"rank {rank}: its process has died"), died=True)
     died = isinstance(failure, RayError) or any(echo in str(failure) for echo in _ECHOES)
     return Ending("failed", error=TrainError(f"rank {rank}: {type(failure).__name__}: {_first_line(failure)}"), died=died)
-
-
-def original(failure: BaseException) -> BaseException:
-    """The exception that the train function raised, out of what Ray wrapped around it."""
-    while True:
-        inner = getattr(failure, "_base_exc", None) or getattr(failure, "cause", None)
-        if not isinstance(inner, BaseException) or inner is failure:
-            return failure
-        failure = inner
 
 
 def _first_line(error: BaseException) -> str:

@@ -40,7 +40,7 @@ class KubeSpec(Section):
     capacity: Literal["spot", "spot-first", "on-demand"] = may_change(
         "spot", "spot machines, spot and on-demand ones where there are none, or on-demand alone", unit="choice"
     )
-    reclaim_window_s: int = may_change(
-        15, "what a pod has between notice and end of a spot machine: 15, or 105 in pools with a longer one", unit="seconds", ge=10, le=600
+    reclaim_window_s: Literal[15, 105] = may_change(
+        15, "what a pod has between notice and end of a spot machine: 105 in pools of 120 s of notice", unit="seconds"
     )
     preflight: bool = may_change(False, "check cluster, storage and data first, as part of the job", unit="yes or no")

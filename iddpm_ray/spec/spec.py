@@ -87,16 +87,6 @@ class JobSpec(Section):
         factor = max(height, width) // self.model.low_res_size
         return height // factor, width // factor
 
-    def with_sample(self, **settings: Any) -> "JobSpec":
-        """The same spec with other fields of section `sample`.
-
-        Raises:
-            SpecError: they do not go together with the rest; names them.
-        """
-        if not settings:
-            return self
-        return JobSpec.model_validate({**dict(self), "sample": {**dict(self.sample), **settings}})
-
     def with_num_classes(self, num_classes: int) -> "JobSpec":
         """The same spec with the number of classes that the data set turned out to have.
 

@@ -154,8 +154,12 @@ def to_mapping(spec: JobSpec) -> dict[str, Any]:
 
 def dump_yaml(spec: JobSpec) -> str:
     """The whole resolved spec as YAML, with its digest in the first line; `load_text` makes an equal spec of it."""
-    body = yaml.dump(to_mapping(spec), Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20)
-    return f"# resolved spec, identity digest {spec.digest()}\n{body}"
+    return f"# resolved spec, identity digest {spec.digest()}\n{dump_mapping(to_mapping(spec))}"
+
+
+def dump_mapping(mapping: Mapping[str, Any]) -> str:
+    """Plain values as YAML that `parse_yaml` reads as the same."""
+    return yaml.dump(dict(mapping), Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**20)
 
 
 class _Refused(Exception):

@@ -16,7 +16,7 @@ from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.convert import hub
 from iddpm_ray.convert.safetensors import knows_itself, model_of
-from iddpm_ray.convert.source import Heads, config_of, heads_of_network, heads_of_spec, is_file, open_folder
+from iddpm_ray.convert.source import Heads, config_of, heads_of_network, heads_of_spec, is_file, open_folder, qkv_order_of
 from iddpm_ray.convert.weight_files import ENDINGS, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError, UserError
 from iddpm_ray.models.attention import QkvOrder
@@ -93,7 +93,7 @@ def begin_from(init: InitSpec, state: TrainState, *, group: Group) -> str:
     """
     parameters = dict(state.model.named_parameters())
     heads = heads_of_network(state.model)
-    found = find(init, url=_agreed(init, group=group), qkv_order=next(iter(heads.values()))[1])
+    found = find(init, url=_agreed(init, group=group), qkv_order=qkv_order_of(state.model))
     taken = chosen(init, found, own={name: tuple(parameter.shape) for name, parameter in parameters.items()}, heads=heads)
     with torch.no_grad():
         for name, tensor in found.read(taken.names).items():

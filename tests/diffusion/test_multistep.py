@@ -51,7 +51,7 @@ def test_the_first_step_is_ddims() -> None:
         torch.testing.assert_close(one.sample, other.sample, rtol=1e-9, atol=1e-9)
 
 
-def test_it_is_of_second_order_where_ddim_is_of_the_first() -> None:
+def test_it_is_of_second_order_or_better_where_ddim_is_of_the_first() -> None:
     """Between two fixed timesteps the exact solution for Gaussian data is known: x shrinks or grows as its standard deviation."""
     std, start = 0.4, gaussians(1, 1, 3, 3)
     whole = spaced(None)
@@ -86,10 +86,10 @@ def test_it_is_of_second_order_where_ddim_is_of_the_first() -> None:
             found.append((before_last - exact).abs().max().item())
         return found
 
-    coarse, fine = errors(64), errors(32)
-    assert 3.2 < coarse[0] / fine[0] < 5.5, (coarse, fine)
-    assert 1.7 < coarse[1] / fine[1] < 2.4, (coarse, fine)
-    assert fine[0] < 0.1 * fine[1]
+    coarse, fine = errors(16), errors(8)
+    assert coarse[0] / fine[0] > 3.6, (coarse, fine)  # 4 would be the second order
+    assert 1.9 < coarse[1] / fine[1] < 2.1, (coarse, fine)
+    assert fine[0] < 0.01 * fine[1]
 
 
 @pytest.mark.parametrize("variance", VarianceType)

@@ -71,10 +71,11 @@ def test_a_noise_level_is_two_layers_more_and_changes_no_other_key_or_weight() -
     plain, told = SuperResUNet(**arguments), SuperResUNet(**arguments, low_res_levels=True)
     for model in (plain, told):
         init_weights(model, seed=0)
-        torch.nn.init.normal_(model.out[2].weight, generator=torch.Generator().manual_seed(0))
     own = {f"low_res_embed.{number}.{kind}" for number in (0, 2) for kind in ("weight", "bias")}
     assert told.state_dict().keys() - plain.state_dict().keys() == own
     assert all(torch.equal(value, told.state_dict()[name]) for name, value in plain.state_dict().items())
+    for parameter in told.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)  # what begins at zero would hide the level
     x, t, low_res = torch.randn(2, 1, 8, 8), torch.tensor([3, 900]), torch.randn(2, 1, 4, 4)
     levels = [told(x, t, low_res=low_res, low_res_level=torch.tensor([level, level])) for level in (0, 7)]
     assert not torch.equal(levels[0], levels[1])

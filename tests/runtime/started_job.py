@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from processes import command_line
 
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
@@ -97,7 +98,7 @@ class Job:
 
     def workers(self) -> list[psutil.Process]:
         """The processes of the ranks."""
-        return [process for process in self.processes() if "RayTrainWorker" in " ".join(process.cmdline())]
+        return [process for process in self.processes() if "RayTrainWorker" in command_line(process)]
 
     def interrupt(self) -> None:
         """Ctrl-C as a terminal delivers it: to every process of the group."""

@@ -13,7 +13,8 @@ from ray.train.v2.api.exceptions import ControllerError, PreemptionError, Worker
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from iddpm_ray.errors import CheckpointError, DataError, UserError
-from iddpm_ray.runtime.ending import Ending, classify, original
+from iddpm_ray.runtime.ending import Ending, classify
+from iddpm_ray.runtime.original import original
 
 
 def raised(error: Exception) -> UserExceptionWithTraceback:

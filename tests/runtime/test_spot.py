@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import command_line
 from runtime.machines import Machines
 from runtime.started_job import Job
 from runtime.test_launch import spec_on_ray
@@ -104,7 +105,7 @@ def test_a_frozen_worker_is_named_and_its_group_restarted(tmp_path: Path, machin
     spec = spot_spec(tmp_path, "frozen", machines, cluster=limits, checkpoint={"every": "20 steps", "keep_last": 3})
     with Job(spec, tmp_path) as job:
         job.until(lambda: len(complete(run_url(spec))) > 0, "a checkpoint")
-        frozen = next(process for process in machines.processes() if "RayTrainWorker" in " ".join(process.cmdline()))
+        frozen = next(process for process in machines.processes() if "RayTrainWorker" in command_line(process))
         frozen.suspend()
         hang = job.shows(r"^hang: rank ([01]) shows no sign of life for \d+ s, in phase '\w[\w ]*' after step \d+; ending this attempt$")
         job.shows(r"^resuming step \d+ of .*\(attempt 2")

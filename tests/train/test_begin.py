@@ -1,5 +1,6 @@
 """`init.from`: weights of another run or of a file, strict on names and shapes, never left out in silence."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -15,6 +16,9 @@ from torch import Tensor
 from iddpm_ray.checkpoint.commit import complete, read_marker
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.index import read_index
+from iddpm_ray.convert.model import Given
+from iddpm_ray.convert.source import open_model
+from iddpm_ray.convert.write import write_model
 from iddpm_ray.errors import CheckpointError, SpecError, UserError
 from iddpm_ray.train.session import LocalSession
 
@@ -102,6 +106,51 @@ def test_the_own_checkpoint_comes_before_the_source(root: Path) -> None:
     session = LocalSession()
     tiny.attempt(tiny.tiny_spec(root, train__duration="3 steps", **changes), session)
     assert session.messages[0].startswith("resuming step 2 of ")
+
+
+LABELLED = {"data__labels": "folder", "model__class_cond": True}
+
+
+def test_a_label_embedding_of_another_size_is_made_anew_and_said(root: Path) -> None:
+    spec = tiny.tiny_spec(root, run__name="labelled", model__num_classes=5, **LABELLED)
+    tiny.attempt(spec)
+    theirs = checkpoint_of(tiny.run_folder(spec), prefix="model.")
+    weights, _, said = begun(root, "fewer-labels", init__from=str(root / "runs/labelled"), model__num_classes=3, **LABELLED)
+    assert "(label_emb.weight made anew from the seed: 5 rows there, 3 here)" in said[0].replace(
+        f"{len(weights) - 1} of {len(weights)} tensors, the others from the seed; ", ""
+    )
+    assert weights["label_emb.weight"].shape[0] == 3
+    assert all(close(weights[name], theirs[name]) for name in weights if name != "label_emb.weight")
+    assert "it also holds label_emb.weight" in str(refusal(root, init__from=str(root / "runs/labelled")))
+    unlabelled, _, _ = begun(root, "no-labels", init__from=str(root / "runs/labelled"), init__skip=["label_emb.*"])
+    assert all(close(unlabelled[name], theirs[name]) for name in unlabelled)
+
+
+def test_attention_of_other_heads_is_refused_though_its_shapes_fit(root: Path) -> None:
+    message = str(refusal(root, init__from=str(root / "runs/first"), model__num_heads=2))
+    assert "middle_block.1.qkv.weight is for 1 heads in order heads_first there and 2 heads in order heads_first here" in message
+    begun(root, "one-head", init__from=str(root / "runs/first"), model__qkv_order="qkv_first")  # of one head there is one order
+    tiny.attempt(tiny.tiny_spec(root, run__name="two-heads", model__num_heads=2))
+    refused = str(refusal(root, init__from=str(root / "runs/two-heads"), model__num_heads=2, model__qkv_order="qkv_first"))
+    assert "2 heads in order heads_first there and 2 heads in order qkv_first here" in refused
+    begun(root, "without-attention", init__from=str(root / "runs/first"), model__num_heads=2, init__skip=["*.qkv.*"])
+
+
+def test_files_that_know_themselves_and_folders_of_diffusers_are_sources(root: Path) -> None:
+    first = checkpoint_of(root / "runs" / "first", prefix="model.")
+    model = open_model(str(root / "runs/first"), given=Given({}))
+    as_told = model.spec.diffusion.model_copy(update={"rescale_timesteps": False})  # diffusers knows no rescaling
+    for name in ("known.safetensors", "folder"):
+        spec = model.spec.model_copy(update={"diffusion": as_told})
+        write_model(dataclasses.replace(model, spec=spec), str(root / name), say=print)
+        weights, average, said = begun(root, f"of-{name}", init__from=str(root / name))
+        assert same(weights, first)
+        assert same(average, first)
+        assert said[0] == f"starting fresh, weights from {root / name}"
+        assert "2 heads" in str(refusal(root, init__from=str(root / name), model__num_heads=2))
+    sha256 = hashlib.sha256((root / "folder/unet/diffusion_pytorch_model.safetensors").read_bytes()).hexdigest()
+    assert sha256 in str(refusal(root, init__from=str(root / "folder"), init__sha256="0" * 64))
+    begun(root, "pinned", init__from=str(root / "folder"), init__sha256=sha256)
 
 
 class Harm:

@@ -1,0 +1,173 @@
+"""A preemption on purpose: takes one machine of a live run away, with notice, and measures what that costs."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue] compiled
+from ray.core.generated import autoscaler_pb2
+
+from iddpm_ray import storage
+from iddpm_ray.checkpoint.attempts import Attempt, attempts
+from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.checkpoint.marker import MARKER
+from iddpm_ray.errors import UserError
+from iddpm_ray.report.accounts import run_account
+from iddpm_ray.runtime import cluster
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Drill:
+    """What a drained machine cost.
+
+    Attributes:
+        told_s: until the last rank knew; None if no rank recorded it.
+        saved_s: until the last checkpoint of the attempt, None if it made none after the notice.
+        redone: steps done again.
+        back_s: until the next attempt had its first step behind it and committed it.
+        start_s: of which the start of that attempt, by its own record.
+    """
+
+    node: str
+    why: str
+    told_s: float | None
+    saved_s: float | None
+    redone: int
+    back_s: float
+    start_s: float | None
+
+    def describe(self) -> str:
+        """For a person."""
+        lines = {
+            "machine": f"{self.node}; the attempt ended as: {self.why}",
+            "ranks told": _after(self.told_s),
+            "last save": _after(self.saved_s),
+            "steps redone": str(self.redone),
+            "back": f"{self.back_s:.1f} s after the notice (next checkpoint)"
+            + ("" if self.start_s is None else f"; {self.start_s:.1f} s of it from the last useful moment to the first step"),
+        }
+        return "\n".join(f"{name:<13} {text}" for name, text in lines.items())
+
+
+def drill(
+    url: str, *, address: str, seconds: float, patience_s: float, node: str | None = None, show: Callable[[str], None] = print
+) -> Drill:
+    """Drains a machine that a run's worker is on, and waits until the run has committed a checkpoint without it.
+
+    Args:
+        url: the run's directory.
+        address: of the Ray that it runs on.
+        seconds: of notice.
+        node: the machine's id or the beginning of it; None: the busiest one.
+
+    Raises:
+        UserError: nothing runs there, or it did not come back.
+    """
+    before = _running(url)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        chosen = choose(_workers(), node)
+        show(f"taking {chosen['NodeManagerHostname']} ({chosen['NodeID'][:12]}) away from attempt {before.number}, {seconds:g} s of notice")
+        noticed = time.time()
+        accepted, why = _drain(chosen["NodeID"], deadline=noticed + seconds)
+        if not accepted:
+            raise UserError("Ray does not drain that machine", value=why, fix="choose another one with --node")
+    finally:
+        ray.shutdown()
+    show("waiting for the run to come back")
+    back = _back(url, before.number, noticed=noticed, patience_s=patience_s)
+    return _measured(url, before.number, node=chosen["NodeID"], noticed=noticed, back=back)
+
+
+def _drain(node: str, *, deadline: float) -> tuple[bool, str]:
+    """The notice that Ray gives all ranks; whether it was taken, and why not."""
+    preemption = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION  # pyright: ignore[reportAttributeAccessIssue] generated
+    return GcsClient(address=ray.get_runtime_context().gcs_address).drain_node(node, preemption, "drill", int(1000 * deadline))
+
+
+def choose(nodes: list[tuple[dict[str, Any], float]], wanted: str | None) -> dict[str, Any]:
+    """The machine to take: the one that is named, else the busiest.
+
+    Args:
+        nodes: machines that run workers may be on, each with how much of it is in use.
+
+    Raises:
+        UserError: there is none, or not that one.
+    """
+    if wanted is not None:
+        named = [node for node, _ in nodes if node["NodeID"].startswith(wanted) or node["NodeManagerHostname"] == wanted]
+        if len(named) != 1:
+            known = ", ".join(f"{node['NodeID'][:12]} ({node['NodeManagerHostname']})" for node, _ in nodes)
+            raise UserError(f"{len(named)} machines are called so", value=wanted, fix=f"one of {known or 'none at all'}")
+        return named[0]
+    busy = [(used, node["NodeID"], node) for node, used in nodes if used > 0]
+    if not busy:
+        raise UserError("no machine of this cluster has work that could move", fix="start the run, or give the address of its cluster")
+    return max(busy, key=lambda one: one[:2])[2]
+
+
+def _workers() -> list[tuple[dict[str, Any], float]]:
+    gone, free = cluster.leaving_nodes(), available_resources_per_node()
+    return [
+        (node, _used(node["Resources"], free.get(node["NodeID"], {})))
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] not in gone and "node:__internal_head__" not in node["Resources"]
+    ]
+
+
+def _used(whole: dict[str, float], free: dict[str, float]) -> float:
+    """GPUs count most: a rank is where one is in use."""
+    return 1000 * (whole.get("GPU", 0) - free.get("GPU", 0)) + whole.get("CPU", 0) - free.get("CPU", 0)
+
+
+def _running(url: str) -> Attempt:
+    known = attempts(url)
+    if not known:
+        raise UserError(f"{storage.shown(url)} holds no attempts of a run", fix="give a run's directory: {run.output_dir}/{run.name}")
+    if known[-1].end is not None or not known[-1].began:
+        raise UserError(f"attempt {known[-1].number} of {storage.shown(url)} is not training", fix="drill a run that is under way")
+    return known[-1]
+
+
+def _back(url: str, number: int, *, noticed: float, patience_s: float) -> float:
+    """Seconds until a later attempt has committed."""
+    while time.time() < noticed + patience_s:
+        if any(one.attempt > number for one in complete(url)):
+            return time.time() - noticed
+        if (end := next((one.end for one in attempts(url) if one.number == number), None)) and end["why"] in ("finished", "stopped"):
+            raise UserError(f"the run {end['why']} before the machine was gone", fix="drill a run with more steps before it")
+        time.sleep(POLL_S)
+    raise UserError(
+        f"no checkpoint of a later attempt came in {patience_s:g} s",
+        fix="see the run's log; where no machine comes, the cluster has no room for a replacement",
+    )
+
+
+def _measured(url: str, number: int, *, node: str, noticed: float, back: float) -> Drill:
+    known = attempts(url)
+    account = run_account(known)
+    mine = next(one for one in account.attempts if one.number == number)
+    restart = next((one for one in account.restarts if one.attempt == number + 1 and one.stepped), None)
+    end = next(one.end for one in known if one.number == number) or {}
+    told = [rank["notice"] - noticed for rank in end.get("ranks", {}).values() if rank.get("notice")]
+    saved = [storage.modified(storage.join(one.url, MARKER)) - noticed for one in complete(url) if one.attempt == number]
+    saved = [seconds for seconds in saved if seconds > 0]
+    return Drill(
+        node=node[:12],
+        why=f"{mine.why}{f' ({mine.cause})' if mine.cause else ''}",
+        told_s=max(told, default=None),
+        saved_s=max(saved, default=None),
+        redone=mine.redone,
+        back_s=back,
+        start_s=None if restart is None else restart.seconds,
+    )
+
+
+def _after(seconds: float | None) -> str:
+    return "not known" if seconds is None else f"{seconds:.1f} s after the notice"

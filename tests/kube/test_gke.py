@@ -1,0 +1,81 @@
+"""The commands under k8s/gke are what their programs know: run against stand-ins that take notes, and read by gcloud's own linter."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from iddpm_ray.kube.machines import MACHINES
+from iddpm_ray.kube.rules_time import WINDOWS
+
+GKE = Path(__file__).parents[2] / "k8s" / "gke"
+SCRIPTS = sorted(path for path in GKE.glob("*.sh") if path.name != "variables.sh")
+NOTE = """#!/bin/bash
+{ printf '%q ' "$(basename "$0")" "$@"; echo; } >> "$NOTES"
+echo 12345
+"""
+
+
+def commands(script: Path, folder: Path) -> list[str]:
+    """What a script would run, in order."""
+    programs, notes = folder / "bin", folder / "notes"
+    programs.mkdir(exist_ok=True)
+    for name in ("gcloud", "helm", "docker", "kubectl"):
+        (programs / name).write_text(NOTE)
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "NOTES": str(notes)}
+    done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return notes.read_text().splitlines()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_script_runs_through_with_every_variable_set(script: Path, tmp_path: Path) -> None:
+    made = commands(script, tmp_path)
+    assert made
+    assert not [line for line in made if "''" in line]
+
+
+def test_the_pools_are_those_that_pods_ask_for(tmp_path: Path) -> None:
+    made = [line.split() for line in commands(GKE / "cluster.sh", tmp_path) if "node-pools" in line]
+    assert len(made) == 2
+    for words in made:
+        machine = MACHINES[words[words.index("--machine-type") + 1]]
+        assert machine.gpu is not None
+        assert f"type={machine.gpu.label}\\,count={machine.gpus}" in words[words.index("--accelerator") + 1]
+        assert words[words.index("--min-nodes") + 1] == "0"
+    assert ["--spot" in words for words in made] == [True, False]
+
+
+def test_the_accounts_of_the_bucket_are_those_of_the_pods(tmp_path: Path) -> None:
+    made = commands(GKE / "bucket.sh", tmp_path)
+    base = list(yaml.safe_load_all((GKE.parent / "base" / "serviceaccounts.yaml").read_text()))
+    for account in base:
+        assert any(f"/subject/ns/iddpm/sa/{account['metadata']['name']}" in line for line in made)
+    assert json.loads((GKE / "lifecycle.json").read_text())["rule"]
+
+
+def test_the_long_window_is_the_one_that_lint_knows() -> None:
+    kubelet = yaml.safe_load((GKE / "nodepool-spot-120s.yaml").read_text())["kubeletConfig"]
+    assert kubelet["shutdownGracePeriodSeconds"] - kubelet["shutdownGracePeriodCriticalPodsSeconds"] == max(WINDOWS)
+
+
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed: the flags of the commands are not checked")
+def test_gcloud_knows_every_command_and_flag(tmp_path: Path) -> None:
+    lines = [line for script in SCRIPTS for line in commands(script, tmp_path) if line.startswith("gcloud ")]
+    assert len(lines) > 10
+    assert _wrong(lines, tmp_path) == []
+    assert _wrong([lines[0].replace("--project", "--projekt")], tmp_path) != []
+
+
+def _wrong(lines: list[str], folder: Path) -> list[object]:
+    file = folder / "commands.txt"
+    file.write_text("\n".join(dict.fromkeys(lines)) + "\n")
+    command = ["gcloud", "meta", "lint-gcloud-commands", f"--commands-text-file={file}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = [line for line in done.stdout.splitlines() if line.strip()]
+    return [] if done.returncode == 0 and found == ["[]"] else [done.stdout[-2000:], done.stderr[-500:]]

@@ -1,0 +1,242 @@
+"""Runs pods on this machine without containers: each in a network, a process tree and a view of the disk of its own. Needs root."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from localkube.podspec import PodSpec
+
+BRIDGE, NETWORK, GATEWAY = "ik0", "10.77.0", "10.77.0.1"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def missing() -> str:
+    """Why pods cannot be run here; empty where they can."""
+    if os.geteuid() != 0:
+        return "root is needed to make networks and file systems for pods"
+    for program in ("ip", "unshare", "mount", "openssl"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    done = subprocess.run(["unshare", "-n", "-m", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"unshare does not work here: {done.stderr.strip()}"
+
+
+@dataclass
+class Pod:
+    """A pod and what has become of it.
+
+    Attributes:
+        phase: Pending, Running or Failed.
+        process: the outermost process of the Ray container; None while pending.
+        deleted: when it was told to go; None if it was not.
+        window_s: between SIGTERM and SIGKILL, once it was told.
+        reclaimed: whether its machine goes; the API server then shows the pod as running until it has ended.
+    """
+
+    spec: PodSpec
+    ip: str
+    folder: Path
+    phase: str = "Pending"
+    process: subprocess.Popen[bytes] | None = None
+    sidecar: subprocess.Popen[bytes] | None = None
+    deleted: float | None = None
+    window_s: float = 0.0
+    reclaimed: bool = False
+    exited_s: float | None = None
+    killed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def first(self) -> psutil.Process | None:
+        """Process 1 inside the pod."""
+        if self.process is None or self.process.poll() is not None:
+            return None
+        children = psutil.Process(self.process.pid).children()
+        return children[0] if children else None
+
+
+@dataclass
+class Kubelet:
+    """Starts, stops and kills pods below a folder; what lies in `shared` all of them see, as they would a bucket.
+
+    Attributes:
+        capacity: how many worker pods find a machine; the others stay Pending.
+        maps: what ConfigMaps hold, by name and file.
+        account: token and certificate of the API server, for sidecars.
+    """
+
+    folder: Path
+    shared: Path
+    path: str
+    capacity: int = 100
+    maps: dict[str, dict[str, str]] = field(default_factory=dict)
+    account: dict[str, str] = field(default_factory=dict)
+    server: tuple[str, int] = ("", 0)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    gone: list[Pod] = field(default_factory=list)
+    _last: int = 9
+
+    def open(self) -> None:
+        """The bridge that pods hang on."""
+        self.close()
+        _run("ip", "link", "add", BRIDGE, "type", "bridge")
+        _run("ip", "addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
+        _run("ip", "link", "set", BRIDGE, "up")
+
+    def close(self) -> None:
+        """No pod, no network, no process of ours is left."""
+        for pod in list(self.pods.values()):
+            self._kill(pod)
+        self.pods.clear()
+        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+
+    def add(self, spec: PodSpec) -> Pod:
+        """A pod that is to run as soon as there is a machine; heads have the same address each time, as behind a service."""
+        self._last += 1
+        pod = Pod(spec, f"{NETWORK}.2" if spec.head else f"{NETWORK}.{self._last}", self.folder / spec.name)
+        self.pods[spec.name] = pod
+        return pod
+
+    def sync(self, *, head_is_up: bool) -> None:
+        """Starts what can start, kills what is overdue, and notices what has ended.
+
+        Args:
+            head_is_up: workers wait for the head, in an init container.
+        """
+        running = sum(not pod.spec.head and pod.phase == "Running" for pod in self.pods.values())
+        for pod in list(self.pods.values()):
+            if pod.phase == "Pending" and pod.deleted is None:
+                if pod.spec.head or (head_is_up and running < self.capacity):
+                    running += not pod.spec.head
+                    self._start(pod)
+            elif pod.deleted is not None:
+                over = pod.process is None or pod.process.poll() is not None
+                if not over and time.time() - pod.deleted >= pod.window_s:
+                    pod.killed = over = True
+                if over:
+                    pod.exited_s = time.time() - pod.deleted
+                    self._kill(pod)
+                    self.gone.append(self.pods.pop(pod.name))
+            elif pod.process is not None and pod.process.poll() is not None:
+                pod.phase = "Failed"
+
+    def delete(self, name: str, *, window_s: float | None = None) -> None:
+        """SIGTERM to process 1, and SIGKILL after the pod's grace or the machine's window, whichever is shorter."""
+        pod = self.pods[name]
+        if pod.deleted is not None:
+            return
+        pod.deleted, pod.reclaimed = time.time(), window_s is not None
+        pod.window_s = pod.spec.grace_s if window_s is None else min(pod.spec.grace_s, window_s)
+        first = pod.first()
+        if first is not None:
+            first.send_signal(signal.SIGTERM)
+
+    def lose(self, name: str) -> None:
+        """The machine is gone, without a word."""
+        pod = self.pods.pop(name)
+        pod.killed = True
+        self._kill(pod)
+        self.gone.append(pod)
+
+    def _start(self, pod: Pod) -> None:
+        pod.folder.mkdir(parents=True)
+        space, inside, outside = f"ik-{pod.ip.rpartition('.')[2]}", "eth0", f"ik{pod.ip.rpartition('.')[2]}"
+        subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
+        _run("ip", "netns", "add", space)
+        _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
+        _run("ip", "link", "set", outside, "master", BRIDGE, "up")
+        for words in (["link", "set", "lo", "up"], ["addr", "add", f"{pod.ip}/24", "dev", inside], ["link", "set", inside, "up"]):
+            _run("ip", "-n", space, *words)
+        _run("ip", "-n", space, "route", "add", "default", "via", GATEWAY)
+        for name in pod.spec.mounts:
+            for file, text in self.maps[name].items():
+                (pod.folder / "maps" / name).mkdir(parents=True, exist_ok=True)
+                (pod.folder / "maps" / name / file).write_text(text)
+        for name, text in self.account.items():
+            (pod.folder / "account").mkdir(exist_ok=True)
+            (pod.folder / "account" / name).write_text(text)
+        for name in ("ray", "ray-disk", "sidecar-disk"):
+            (pod.folder / name).mkdir()
+        pod.process = self._container(pod, space, "ray", pod.spec.command)
+        if pod.spec.sidecar:
+            pod.sidecar = self._container(pod, space, "sidecar", pod.spec.sidecar)
+        pod.phase = "Running"
+
+    def _container(self, pod: Pod, space: str, kind: str, command: list[str]) -> subprocess.Popen[bytes]:
+        root, disk = pod.folder / f"{kind}-root", pod.folder / f"{kind}-disk"
+        root.mkdir()
+        binds = {str(self.shared): str(self.shared), str(pod.folder / "ray"): "/tmp/ray"}
+        binds |= {str(pod.folder / "maps" / name): place for name, place in pod.spec.mounts.items() if kind == "ray"}
+        if kind == "sidecar":
+            binds[str(pod.folder / "account")] = ACCOUNT
+        lines = [
+            f"mount -t tmpfs tmpfs {disk}",
+            f"mkdir {disk}/up {disk}/work",
+            f"mount -t overlay overlay -o lowerdir=/,upperdir={disk}/up,workdir={disk}/work {root}",
+            f"mount --rbind /dev {root}/dev",
+            f"mount -t tmpfs -o size={pod.spec.shm} tmpfs {root}/dev/shm",
+            f"mount -t proc proc {root}/proc",
+            f"mount --rbind /sys {root}/sys",
+            f"mount -t tmpfs tmpfs {root}/tmp",
+        ]
+        for source, place in binds.items():
+            lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
+        workdir = self.shared / "app"
+        program = f"cd {workdir} && exec {shlex.join(command)}"
+        lines.append(f"exec chroot {root} /bin/bash -c {shlex.quote(program)}")
+        host, port = self.server
+        env = {
+            "PATH": self.path,
+            "HOME": "/tmp",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(workdir),
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "RAY_worker_niceness": "0",
+            "KUBERNETES_SERVICE_HOST": host,
+            "KUBERNETES_SERVICE_PORT": str(port),
+            "RAY_HEAD_POD_NAME": pod.name if pod.spec.head else "",
+            **pod.spec.env,
+        }
+        log = (pod.folder / f"{kind}.log").open("wb")
+        words = ["ip", "netns", "exec", space, "unshare", "-m", "-p", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-ec", "\n".join(lines)]
+        return subprocess.Popen(words, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def _kill(self, pod: Pod) -> None:
+        for process in (pod.process, pod.sidecar):
+            if process is not None:
+                if process.poll() is None:
+                    process.kill()
+                process.wait(30)
+        subprocess.run(["ip", "netns", "del", f"ik-{pod.ip.rpartition('.')[2]}"], capture_output=True, check=False)
+
+    def as_objects(self) -> list[dict[str, object]]:
+        """The pods as the API server shows them."""
+        return [_object(pod) for pod in list(self.pods.values())]
+
+
+def _object(pod: Pod) -> dict[str, object]:
+    state = {"Pending": {}, "Running": {"running": {}}, "Failed": {"terminated": {"exitCode": 1}}}[pod.phase]
+    metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm"}
+    if pod.deleted is not None and not pod.reclaimed:
+        metadata["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pod.deleted))
+    status: dict[str, object] = {"phase": pod.phase, "podIP": pod.ip}
+    if state:
+        status["containerStatuses"] = [{"name": "ray", "state": state, "ready": pod.phase == "Running"}]
+    containers = [{"name": "ray", "resources": {}}]
+    return json.loads(json.dumps({"metadata": metadata, "status": status, "spec": {"containers": containers}}))
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
