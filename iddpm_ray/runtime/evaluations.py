@@ -17,7 +17,7 @@ from iddpm_ray.checkpoint.commit import Checkpoint, complete
 from iddpm_ray.checkpoint.scores import read_scores, write_score
 from iddpm_ray.evaluate.due import next_due
 from iddpm_ray.runtime import cluster
-from iddpm_ray.runtime.ending import original
+from iddpm_ray.runtime.original import original
 from iddpm_ray.sinks.jsonl import encode_row
 from iddpm_ray.spec.spec import JobSpec
 
