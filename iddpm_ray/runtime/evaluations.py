@@ -166,8 +166,9 @@ class Evaluations:
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus, "scheduling_strategy": here}
         actor: Any = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
+        seated = actor.ready.remote()  # before the work, which keeps the process busy
         metrics = actor.evaluate.remote(self.spec, self.run_url, checkpoint.url)
-        self._running = _Running(checkpoint, actor, actor.ready.remote(), metrics, time.monotonic())
+        self._running = _Running(checkpoint, actor, seated, metrics, time.monotonic())
 
     def _settle(self) -> None:
         one = self._running
