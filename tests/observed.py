@@ -244,7 +244,7 @@ def _evaluation(spec: JobSpec, opening: Opening, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(evaluations, "_Evaluator", Evaluator)
-        planned._begin(there[0], "node")
+        planned._begin(there[0], "ab" * 28)
         patch.setattr(assessed_files, "save_classifier", lambda *_, **__: None)
         del seen["scheduling_strategy"]
         classes = tuple(opening.manifest.classes)

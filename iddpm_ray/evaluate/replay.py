@@ -255,7 +255,7 @@ def _check_reached(run_url: str, wanted: int, link: Link, rows: list[Row], *, re
     if link.upto_step is not None:
         return
     stored = [one.checkpoint.step for one in survey(run_url) if one.checkpoint.attempt == link.attempt]
-    furthest = max([link.from_step, *stored, *(int(row["step"]) for row in rows), *([reached] if reached is not None else [])])
+    furthest = max(link.from_step, *stored, *(int(row["step"]) for row in rows), reached or 0)
     if wanted <= furthest:
         return
     if reached is not None:

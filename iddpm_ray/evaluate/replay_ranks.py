@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -42,7 +43,7 @@ def replay_all(plan: Plan) -> list[Replayed]:
                 process.join(10)
 
 
-def _wait(ranks: list[BaseProcess], folder: Path) -> None:
+def _wait(ranks: Sequence[BaseProcess], folder: Path) -> None:
     """Until all have ended, or one has failed: the others would wait for it."""
     while any(process.is_alive() for process in ranks):
         for rank, process in enumerate(ranks):
@@ -68,9 +69,9 @@ def _rank(plan: Plan, rank: int, folder: str, on_gpu: bool) -> None:
         if on_gpu:
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=plan.spec.cluster.collective_timeout_s)
-        store = dist.FileStore(f"{folder}/store", plan.world_size)
+        store = f"file://{folder}/store"
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=plan.world_size, timeout=timeout)
+        dist.init_process_group(backend, init_method=store, rank=rank, world_size=plan.world_size, timeout=timeout)
         result = replay_rank(plan, rank=rank, world_size=plan.world_size, device=device)
         dist.destroy_process_group()
     except UserError as error:

@@ -17,7 +17,7 @@ from iddpm_ray.checkpoint.commit import Checkpoint, complete
 from iddpm_ray.checkpoint.scores import read_scores, write_score
 from iddpm_ray.evaluate.due import next_due
 from iddpm_ray.runtime import cluster
-from iddpm_ray.runtime.ending import original
+from iddpm_ray.runtime.original import original
 from iddpm_ray.sinks.jsonl import encode_row
 from iddpm_ray.spec.spec import JobSpec
 
@@ -165,9 +165,10 @@ class Evaluations:
         wanted = self.spec.evaluate
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus, "scheduling_strategy": here}
-        actor = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
+        actor: Any = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
+        seated = actor.ready.remote()  # before the work, which keeps the process busy
         metrics = actor.evaluate.remote(self.spec, self.run_url, checkpoint.url)
-        self._running = _Running(checkpoint, actor, actor.ready.remote(), metrics, time.monotonic())
+        self._running = _Running(checkpoint, actor, seated, metrics, time.monotonic())
 
     def _settle(self) -> None:
         one = self._running
