@@ -102,16 +102,15 @@ def unet_config(spec: JobSpec, *, label_rows: int | None) -> dict[str, Any]:
         CheckpointError: diffusers cannot express it; gives every reason.
     """
     model, mult = spec.model, spec.channel_mult()
+    first = mult[0]
     width, found = head_channels(spec)
     reasons: list[str] = []
     if model.kind == "superres":
         reasons.append("model.kind=superres: UNet2DModel is given no small picture")
     if not model.conv_resample and len(mult) > 1:
         reasons.append("model.conv_resample=false: UNet2DModel resamples by convolutions or residual blocks only")
-    if mult[0] != 1:
-        reasons.append(
-            f"model.channel_mult begins with {mult[0]:g}: UNet2DModel embeds timesteps in as many channels as its first level has"
-        )
+    if first != 1:
+        reasons.append(f"model.channel_mult begins with {first:g}: UNet2DModel embeds timesteps in as many channels as its first level has")
     if len(set(found.values())) > 1:
         said = ", ".join(f"{channels} {where}" for where, channels in found.items()).replace(" ", " channels ", 1)
         heads = f"model.num_heads={model.num_heads}" + (

@@ -14,6 +14,7 @@ from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import Checkpoint, complete, open_checkpoint, read_file, read_marker
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.marker import MARKER, Marker, encode
+from iddpm_ray.convert.safetensors import knows_itself, model_of
 from iddpm_ray.convert.weight_files import ENDINGS, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.evaluate.best import best_step
@@ -70,7 +71,7 @@ def find_source(url: str, *, which: Which = "newest", spec_url: str | None = Non
     Args:
         url: the directory of a run, of one checkpoint (or a file in it), or a file of weights, at any fsspec URL.
         which: of a run's checkpoints: a step, the newest, or the best by what the run has measured.
-        spec_url: of a file of weights, which knows nothing of its network; None for the `spec.yaml` beside it.
+        spec_url: of a file of weights that knows nothing of its network; None for the spec in its header, or the `spec.yaml` beside it.
 
     Raises:
         CheckpointError: no checkpoint, or not that one.
@@ -167,23 +168,22 @@ def _checkpoint(checkpoint: Checkpoint, marker: Marker) -> Source:
 def _file(url: str, *, spec_url: str | None) -> Source:
     beside = storage.join(storage.parent(url), SPEC_FILE)
     name = storage.name(url)
+    file = read_weights(url)
+    if knows_itself(file.metadata):
+        if spec_url is not None:
+            raise SpecError("--spec", value=storage.shown(spec_url), fix=f"leave it out: {name} knows its own")
+        model = model_of(file.tensors, file.metadata, name=name)
+        return Source(url, name, file.sha256, None, model.spec, model.classes)
     if spec_url is None and not storage.exists(beside):
         raise SpecError(
             f"{name} holds weights and does not say of which network",
-            fix=f"give --spec FILE, the spec of its run, or put it beside the weights as {SPEC_FILE}",
+            fix=f"give --spec FILE, the spec of its run, put it beside the weights as {SPEC_FILE}, or make a file that knows itself of it "
+            "with jobs/convert.py import",
         )
     spec = cli.read_spec(spec_url or beside)
     if spec.model.class_cond and spec.model.num_classes is None:
         raise SpecError("model.num_classes", fix="a file of weights has no label map: say in its spec how many classes the network knows")
-    return Source(url, name, hashlib.sha256(_read(url)).hexdigest(), None, spec, ())
-
-
-def _read(url: str) -> bytes:
-    try:
-        return storage.read_bytes(url)
-    except Exception as error:  # every store raises its own kinds
-        what = f"cannot read {storage.shown(url)} ({storage.reason(error)})"
-        raise CheckpointError(what, fix="name a file that this job can read") from None
+    return Source(url, name, file.sha256, None, spec, ())
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], source: Source) -> None:

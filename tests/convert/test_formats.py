@@ -16,6 +16,7 @@ from iddpm_ray.convert.source import open_model
 from iddpm_ray.convert.weight_files import read_weights
 from iddpm_ray.convert.write import write_model
 from iddpm_ray.errors import CheckpointError, SpecError
+from iddpm_ray.evaluate.trained import find_source, open_trained
 
 FIELDS: dict[str, dict[str, Any]] = {"plain": {}, "labels": LABELS, "guided": {**GUIDED, **LABELS}}
 
@@ -71,6 +72,17 @@ def test_names_of_classes_travel_with_the_file(tmp_path: Path) -> None:
     assert opened(tmp_path / "w.safetensors").classes == ("cat", "dog", "ship")
     with pytest.raises(SpecError, match=r"names\.txt names 2 classes, the network has 3"):
         opened(path, values=values, classes=["cat", "dog"], classes_source="names.txt")
+
+
+def test_a_file_that_knows_itself_can_be_drawn_from_without_a_spec(tmp_path: Path) -> None:
+    model = filled(spec_of(LABELS))
+    write_model(model, str(tmp_path / "w.safetensors"), say=silent)
+    source = find_source(str(tmp_path / "w.safetensors"))
+    assert (source.spec, source.classes, source.num_classes) == (model.spec, ("0", "1", "2"), 3)
+    trained = open_trained(source, ema=None)
+    assert all(torch.equal(tensor, model.tensors[name]) for name, tensor in trained.network.state_dict().items())
+    with pytest.raises(SpecError, match=r"--spec \(got other\.yaml\): leave it out: w\.safetensors knows its own"):
+        find_source(str(tmp_path / "w.safetensors"), spec_url="other.yaml")
 
 
 def test_narrow_weights_are_widened_and_files_of_before_zip_are_read(tmp_path: Path) -> None:

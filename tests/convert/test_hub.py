@@ -16,16 +16,15 @@ from iddpm_ray.errors import SpecError
 PROGRAM = """
 import sys
 from iddpm_ray.convert.hub import fetch
-from iddpm_ray.convert.model import Given
-from iddpm_ray.convert.source import open_model
 from iddpm_ray.errors import UserError
-given = Given({"model.qkv_order": "heads_first"})
 for url in sys.argv[1:]:
     try:
         fetched = fetch(url)
         print("fetched", fetched.pinned)
         if not url.endswith(".pt"):
-            print("opened", len(open_model(url, given=given).tensors))
+            from iddpm_ray.convert.model import Given
+            from iddpm_ray.convert.source import open_model
+            print("opened", len(open_model(url, given=Given({"model.qkv_order": "heads_first"})).tensors))
     except UserError as error:
         print("error", error)
 """

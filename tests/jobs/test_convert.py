@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from convert.weights import GUIDED, equal, filled, save_pt, spec_of
 
 from iddpm_ray.convert.model import Given
 from iddpm_ray.convert.source import open_model
@@ -70,6 +71,23 @@ def test_a_run_goes_out_to_every_format_and_comes_back_bit_for_bit(
         back = open_model(str(tmp_path / f"back-{name}.safetensors"), given=Given({}))
         assert all(torch.equal(original.tensors[key], back.tensors[key]) for key in original.tensors)
         assert back.tensors.keys() == original.tensors.keys()
+
+
+def test_flags_say_what_a_file_does_not_tell(program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = """
+      --image_size 16 --channel_mult 1,2 --num_channels 32 --num_res_blocks 1 --num_head_channels 32 --resblock_updown True
+      --attention_resolutions 8 --use_new_attention_order True --learn_sigma True"""
+    model = filled(spec_of({**GUIDED, "model.channel_mult": [1, 2], "model.attention_resolutions": [8], "model.num_head_channels": 32}))
+    save_pt(model, tmp_path / "w.pt")
+    words = ["import", tmp_path / "w.pt", tmp_path / "w.safetensors", "--from", "guided", "--program", "image_sample", "--flags"]
+    code, _, err = call(program, capsys, *words, flags)
+    assert (code, err) == (0, "")
+    back = open_model(str(tmp_path / "w.safetensors"), given=Given({}))
+    assert equal(model, back)
+    assert (back.spec.model.num_head_channels, back.spec.model.qkv_order, back.spec.diffusion.loss) == (32, "qkv_first", "mse")
+    code, _, err = call(program, capsys, *words, flags.replace("--num_res_blocks 1", "--num_res_blocks 2"), "--overwrite")
+    assert code == 2
+    assert "model.num_res_blocks: the file has 1, --flags says 2" in err
 
 
 def test_a_checkpoint_is_chosen_by_step_or_named_itself(
