@@ -22,7 +22,7 @@ echo 12345
 
 def commands(script: Path, folder: Path) -> list[str]:
     """What a script would run, in order."""
-    programs, notes = folder / "bin", folder / "notes"
+    programs, notes = folder / "bin", folder / f"{script.stem}.notes"
     programs.mkdir(exist_ok=True)
     for name in ("gcloud", "helm", "docker", "kubectl"):
         (programs / name).write_text(NOTE)
