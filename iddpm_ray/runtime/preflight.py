@@ -219,13 +219,13 @@ def reading(spec: JobSpec, read: look.Reading, *, step_s: float | None) -> Check
     """What the decode tasks deliver against what steps take."""
     tasks = max(spec.data.tasks, spec.cluster.worker_range()[0])
     rate = tasks * read.pictures_a_second
-    text = f"{read.pictures_a_second:.3g} pictures/s a task x {tasks} tasks"
+    text = f"{_few(read.pictures_a_second)} pictures/s a task x {tasks} tasks"
     if read.bad and spec.data.on_error == "fail":
         return Check("pictures", "FAILED", f"{len(read.bad)} of {PICTURES} cannot be shown: {read.bad[0]}; or data.on_error=substitute")
     if step_s is None:
         return Check("pictures", "warning", f"{text}; what a step needs is not known")
     need = spec.train.global_batch / step_s
-    text = f"{text} = {rate:.3g}/s, steps take {need:.3g}/s"
+    text = f"{text} = {_few(rate)}/s, steps take {_few(need)}/s"
     if rate < need:
         return Check("pictures", "warning", f"{text}: workers would wait; raise data.tasks, or pack the data with jobs/prepare.py")
     if read.bad:
@@ -302,6 +302,11 @@ def _reason(error: Exception) -> str:
     """The last line of what a task of Ray raised, without its path through Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return storage.without_secrets(lines[-1][:300]) if lines else type(error).__name__
+
+
+def _few(number: float) -> str:
+    """Three figures, more before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _gib(count: float) -> str:

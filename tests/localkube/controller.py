@@ -28,6 +28,7 @@ class LocalKube:
     """A namespace on this machine: applies objects, runs their pods, and writes down what happened when."""
 
     def __init__(self, folder: Path, shared: Path, *, path: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.kubelet = Kubelet(folder, shared, path)
         self.kubelet.open()
         self.token, account = secrets.token_hex(32), secrets.token_hex(16)

@@ -14,7 +14,7 @@ import psutil
 from localkube.podspec import PodSpec
 
 BRIDGE, NETWORK, GATEWAY = "ik0", "10.77.0", "10.77.0.1"
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
 
 
 def missing() -> str:
