@@ -11,14 +11,16 @@ from pathlib import Path
 import torch
 
 from iddpm_ray.errors import UserError
-from iddpm_ray.evaluate import digits, figures, generate
+from iddpm_ray.evaluate import digits, figures, generate, in_short
 from iddpm_ray.evaluate.classifier import LabelledPictures, train_classifier
+from iddpm_ray.evaluate.features import ClassifierFeatures
 from iddpm_ray.sinks.jsonl import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "demo"
 RUN = HOME / "runs" / "digits"
 NUM_SAMPLES = 200
+NUM_LIKELIHOOD = 64
 
 
 def main() -> int:
@@ -41,10 +43,17 @@ def main() -> int:
         real = {name: digits.load_digit_files(HOME / "digits" / name, size=size) for name in ("train", "held_out")}
         classifier = train_classifier(real["train"], num_classes=digits.NUM_CLASSES)
         judgement = digits.judge(samples, classifier=classifier, train=real["train"], held_out=real["held_out"])
+        shape = (pictures.shape[1], *size)
+        features = ClassifierFeatures(classifier, "digits-classifier", "", shape)
+        quality = in_short.compare(pictures, real["train"].pictures, features=features)
+        bpd = in_short.estimated_bpd(str(RUN), str(HOME / "digits" / "held_out"), count=NUM_LIKELIHOOD, ema="0.98")
     with part("drawing", seconds):
         figures.save_sheet(pictures[:100], HOME / "samples.png", columns=digits.NUM_CLASSES)
         figures.save_curves(read_rows(str(RUN / "metrics" / "train.jsonl")), HOME / "curves.png", title="digits")
     print(digits.report(judgement, count=NUM_SAMPLES))
+    fid = "fid[digits-classifier]"
+    print(f"{fid} {quality.metrics[fid]:.2f} of {NUM_SAMPLES} samples against the {len(real['train'])} digits it was trained on")
+    print(f"held-out digits, {NUM_LIKELIHOOD} of them: {bpd}")
     print("\nwhere everything is (the first 100 samples, a digit a column; what the rows say; the run itself)")
     for path in (HOME / "samples.png", HOME / "curves.png", RUN):
         print(f"  {path}")
