@@ -27,6 +27,9 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"\nerror: the storage fails: {storage.reason(error)}; the same command goes on from what is done", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from the shards that are done", file=sys.stderr)
         return 130
@@ -40,7 +43,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _size(text: str) -> tuple[int, int]:
     height, _, width = text.partition("x")
-    return int(height), int(width or height)
+    return _positive(height), _positive(width or height)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--on-error", choices=("fail", "substitute"), default="fail", help="unreadable pictures: stop, or mark their rows (fail)"
     )
-    parser.add_argument("--max-pixels", type=int, default=DEFAULT_MAX_PIXELS, help="pictures claiming more are unreadable")
-    parser.add_argument("--rows-per-shard", type=int, help="(as many as 64 MiB hold)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="pictures decoded at a time (one a core)")
+    parser.add_argument("--max-pixels", type=_positive, default=DEFAULT_MAX_PIXELS, help="pictures claiming more are unreadable")
+    parser.add_argument("--rows-per-shard", type=_positive, help="(as many as 64 MiB hold)")
+    parser.add_argument("--threads", type=_positive, default=os.cpu_count() or 1, help="pictures decoded at a time (one a core)")
     parser.add_argument("--verify", action="store_true", help="read every shard again and compare checksums")
     return parser
 

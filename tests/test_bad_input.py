@@ -19,6 +19,7 @@ from iddpm_ray import build
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.errors import CheckpointError, DataError, TrainError
 from iddpm_ray.runtime import launch
+from iddpm_ray.spec.text import dump_yaml
 from iddpm_ray.train import setup
 from iddpm_ray.train.session import LocalSession
 
@@ -294,3 +295,24 @@ def test_the_error_of_a_damaged_run_names_all_checkpoints(root: Path) -> None:
         tiny.attempt(spec)
     MESSAGES.append(("all damaged", str(caught.value)))
     assert all(one.name in str(caught.value) for one in saved)
+
+
+def test_a_store_that_answers_nothing_is_one_line(root: Path, says: Callable[[list[str]], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials, for one; every store raises its own kinds."""
+
+    def refuse(url: str) -> bool:
+        raise RuntimeError("Unable to locate credentials")
+
+    spec = root / "spec.yaml"
+    spec.write_text(dump_yaml(tiny.tiny_spec(root)))
+    monkeypatch.setattr("iddpm_ray.train.directory.storage.exists", refuse)
+    said = says([str(spec), "--dry-run"])
+    assert re.fullmatch(
+        r"run\.output_dir: \S+ cannot be read \(RuntimeError: Unable to locate credentials\): name a place that this .*", said
+    ), said
+
+
+def test_a_run_that_is_already_longer_than_asked_for_has_nothing_to_do(root: Path) -> None:
+    tiny.attempt(tiny.tiny_spec(root, train__duration="4 steps"), LocalSession())
+    outcome = tiny.attempt(tiny.tiny_spec(root, train__duration="2 steps"), LocalSession())
+    assert (outcome.why, outcome.step) == ("finished", 4)

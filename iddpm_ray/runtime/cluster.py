@@ -74,11 +74,20 @@ def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[C
         store = None if object_store_gib is None else int(object_store_gib * 2**30)
         ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
     else:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        _join(address)
     try:
         yield capacity()
     finally:
         ray.shutdown()
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # a wrong name, nobody there, another version, no token: each of another kind
+        said = next(iter(storage.reason(error).splitlines()), "")
+        fix = "cluster.address, or RAY_ADDRESS of the environment, names a running head, of this version of Ray and with its token"
+        raise SpecError(f"no Ray could be joined at {address} ({said})", fix=fix) from error
 
 
 def group_patience(spec: JobSpec) -> int:

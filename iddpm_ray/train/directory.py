@@ -1,9 +1,9 @@
 """A run's directory: opened anew, gone on with, or refused; and what an attempt needs to know of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
@@ -15,13 +15,15 @@ from iddpm_ray.checkpoint.marker import Marker
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
 from iddpm_ray.data.manifest import Manifest
-from iddpm_ray.errors import SpecError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
 from iddpm_ray.spec.text import dump_yaml, load_text
 from iddpm_ray.train.begin import check_init
 from iddpm_ray.train.sources import decoding_of
 
 MANIFEST_FILE = "manifest.arrow"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,42 @@ def inspect_run(spec: JobSpec) -> Opening:
     """
     url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)
     spec_url, manifest_url = storage.join(url, SPEC_FILE), storage.join(url, MANIFEST_FILE)
-    if not storage.exists(spec_url):
+    if not _asked(url, lambda: storage.exists(spec_url)):
         manifest = _manifest(spec)
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
-    changes = differences(load_text(storage.read_bytes(spec_url).decode()), spec)
+    changes = differences(load_text(_asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
     other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
     if other:
         raise SpecError(
             f"{storage.shown(url)} holds another run; what is there -> what was asked for:\n  " + "\n  ".join(other) + "\n",
             fix="give this run another run.name, or set these fields back",
         )
-    pinned = manifests.read(manifest_url)
+    pinned = _asked(url, lambda: manifests.read(manifest_url))
     manifest = _manifest(spec, classes=pinned.classes)
     if not spec.data.adopt:
         check_same(pinned, manifest)
     newer = tuple(change for change in changes if not change.identity)
-    choice = newest_readable(url, spec_digest=spec.digest())
+    choice = _asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
     if choice.checkpoint is None:
         check_init(spec, num_classes=_num_classes(spec, manifest))
     return Opening(url, spec, manifest, choice, newer, fresh=False)
+
+
+def _asked(url: str, ask: Callable[[], T]) -> T:
+    """What the storage of the run answers.
+
+    Raises:
+        SpecError: nothing.
+    """
+    try:
+        return ask()
+    except UserError:
+        raise
+    except Exception as error:  # every store raises its own kinds
+        what = f"run.output_dir: {storage.shown(url)} cannot be read ({storage.reason(error)})"
+        fix = "name a place that this machine may read and write; credentials come from the environment, fsspec's configuration or its role"
+        raise SpecError(what, fix=fix) from error
 
 
 def _num_classes(spec: JobSpec, manifest: Manifest) -> int | None:

@@ -119,8 +119,7 @@ def test_an_error_that_no_other_machine_would_mend_surfaces() -> None:
     streams = Streams(fails_at=4)
     streams.error = ValueError("a picture cannot be read")
     with pytest.raises(ValueError, match="cannot be read"):
-        for _ in streams.bridged():
-            streams.far_comes_to(3)
+        [streams.far_comes_to(3) for _ in streams.bridged()]
 
 
 def test_an_empty_run_gives_nothing() -> None:
