@@ -43,10 +43,14 @@ class Killer:
         for number in range(self._times):
             while len(list(self._folder.glob("chunks/chunk-*"))) < (number + 1) * self._every:
                 time.sleep(0.05)
-            hands = [process for process in psutil.Process().children(recursive=True) if "_Hand.do" in command_line(process)]
-            if hands:
-                hands[0].kill()
-                self.killed.append(hands[0].pid)
+            while not (hands := self._hands()):
+                time.sleep(0.05)
+            hands[0].kill()
+            self.killed.append(hands[0].pid)
+
+    def _hands(self) -> list[psutil.Process]:
+        """The processes at work."""
+        return [process for process in psutil.Process().children(recursive=True) if "ray::_Hand" in command_line(process)]
 
 
 @pytest.mark.slow
