@@ -118,7 +118,9 @@ def test_a_drill_measures_what_a_machine_taken_away_costs(tmp_path: Path) -> Non
     with Machines() as machines:
         for _ in range(3):
             machines.add()
-        spec = spot_spec(tmp_path, "drilled", machines, cluster={"workers": 2}, checkpoint={"every": "100 steps", "keep_last": 5})
+        spec = spot_spec(
+            tmp_path, "drilled", machines, cluster={"workers": 2, "max_failures": 5}, checkpoint={"every": "100 steps", "keep_last": 5}
+        )
         with Job(spec, tmp_path) as job:
             job.shows(r"^step \d+")
             done = command("drill", run_url(spec), "--address", machines.address, "--seconds", "12", "--patience", "300")
