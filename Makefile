@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/made-from-constraints
 
-.PHONY: venv demo test test-all check format bench chaos clean
+.PHONY: venv demo test test-all cluster-test check format bench chaos clean
 
 venv: $(READY)
 
@@ -23,6 +23,9 @@ test: $(READY)
 
 test-all: test
 	$(BIN)/python -m pytest -m slow
+
+cluster-test: $(READY)
+	$(BIN)/python -m pytest -s tests/localkube
 
 check: $(READY)
 	$(BIN)/ruff format --check .
