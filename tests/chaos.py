@@ -41,6 +41,7 @@ PATIENCE_S = 300.0
 HANG_S = 20.0
 ROW_STEPS = 10
 SAVE_STEPS = 20
+MACHINES = ("machine lost without notice", "machine preempted, 12 s", "both machines preempted, 12 s", "machine preempted, dies at once")
 NOTICED = ("machine preempted, 12 s", "both machines preempted, 12 s", "driver terminated")
 COSTS_MORE = ("newest checkpoint damaged", "storage read-only for 5 s")
 
@@ -361,13 +362,18 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
     for fault in chaos.faults:
         fault.redone = redone.get(fault.attempt, 0)
     torn = 0
+    broken = {fault.attempt for fault in chaos.faults if fault.kind == "newest checkpoint damaged"}
     for checkpoint in complete(chaos.url):
+        if checkpoint.attempt in broken:
+            continue  # one of its checkpoints has the bit that was flipped here
         try:
             verify(checkpoint)
         except Exception:
             torn += 1
     noticed = max((fault.redone for fault in chaos.faults if fault.kind in NOTICED), default=0)
     unnoticed = max((fault.redone for fault in chaos.faults if fault.kind not in NOTICED + COSTS_MORE), default=0)
+    ended = {one.number: one.why for one in account.attempts}
+    charged = [fault.number for fault in chaos.faults if fault.kind in MACHINES and ended.get(fault.attempt) in ("failed", "hung")]
     undisturbed = chaos_spec(chaos.folder, "undisturbed", steps=step)
     run_ranks(start, 2, undisturbed, timeout_s=1200, group_timeout_s=120)
     same = same_run(undisturbed, chaos.spec)
@@ -375,6 +381,7 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
         (f"{len(chaos.faults)} faults, each followed by a return", all(fault.verdict == "ok" for fault in chaos.faults)),
         (f"most steps redone after a notice that was kept to: {noticed} (at most 1)", noticed <= 1),
         (f"most steps redone without notice: {unnoticed} (at most {SAVE_STEPS} and those done during a save)", unnoticed <= 2 * SAVE_STEPS),
+        (f"faults of machines that were charged to the program: {len(charged)}", not charged),
         (f"torn checkpoints among those kept: {torn}", torn == 0),
         (f"after step {step} every tensor and every row is that of an undisturbed run, bit for bit: {'yes' if same else 'NO'}", same),
         (f"unaccounted time: {100 * account.unaccounted:.2f} % of {account.total:.0f} worker-seconds", account.unaccounted <= 0.01),

@@ -4,9 +4,11 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray._private.state import state
@@ -28,6 +30,7 @@ RAY_SETTINGS = {
 }
 
 _ELASTIC_START_S = 20
+_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,19 @@ def leaving_nodes() -> set[str]:
 
 
 def gone_nodes(nodes: Iterable[str]) -> set[str]:
-    """Those of the nodes that are dead or being drained."""
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    return (set(nodes) - alive) | (set(nodes) & leaving_nodes())
+    """Those of the nodes that are dead, being drained, or do not answer: Ray takes half a minute to call a silent machine dead."""
+    wanted = set(nodes)
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"] and (node["NodeID"] not in wanted or _answers(node))}
+    return (wanted - alive) | (wanted & leaving_nodes())
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    """Whether the node's raylet takes a connection."""
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def check_shared(url: str, *, field: str = "run.output_dir") -> None:
