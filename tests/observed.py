@@ -274,6 +274,7 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         patch.setattr(ray, "init", lambda **options: seen.update(init=options))
         patch.setattr(ray, "shutdown", lambda: None)
         patch.setattr(ray, "nodes", list)
+        patch.setattr(ray, "cluster_resources", dict)
         patch.setattr(cluster, "capacity", lambda: Capacity(64, 8, 1))
         patch.setattr(launch, "put_manifest", lambda manifest: manifest)
         patch.setattr(launch.Driver, "_attempt", attempt)
