@@ -31,7 +31,7 @@ class ApiServer:
         subject = ["-subj", "/CN=kubernetes", "-addext", f"subjectAltName=IP:{host}"]
         words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
         subprocess.run([*words, "-keyout", str(key), "-out", str(self.certificate)], check=True, capture_output=True)
-        self.http = ThreadingHTTPServer((host, 0), self._handler())
+        self.http = ThreadingHTTPServer((host, 443), self._handler())  # the port that Ray expects it at
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, key)
         self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
