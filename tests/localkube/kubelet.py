@@ -227,7 +227,7 @@ class Kubelet:
 
 def _object(pod: Pod) -> dict[str, object]:
     state = {"Pending": {}, "Running": {"running": {}}, "Failed": {"terminated": {"exitCode": 1}}}[pod.phase]
-    metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm"}
+    metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm", "resourceVersion": "1"}
     if pod.deleted is not None and not pod.reclaimed:
         metadata["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pod.deleted))
     status: dict[str, object] = {"phase": pod.phase, "podIP": pod.ip}
