@@ -59,6 +59,8 @@ def read_weights(url: str, *, sha256: str | None = None, field: str = "sha256") 
 def _float32(key: object, value: object, *, name: str) -> Tensor:
     if not isinstance(key, str) or not isinstance(value, Tensor):
         raise CheckpointError(f"{name} is no state dict: its entry {key!r} is no tensor", fix=_NO_STATE_DICT)
+    if key.endswith(".num_batches_tracked"):  # batch normalisation counts; no weight
+        return value.detach()
     if not value.is_floating_point() or value.layout != torch.strided or value.dtype.itemsize < 2:
         raise CheckpointError(f"{name}: {key} is {value.dtype}, no weight of a network", fix="name a file of plain floating-point weights")
     return value.detach().to(torch.float32)

@@ -42,7 +42,7 @@ def test_newest_and_a_step_and_a_checkpoint_by_itself(run: str) -> None:
 
 
 def test_best_is_the_checkpoint_with_the_lowest_held_out_loss(run: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no step of .* is known to be the best: no checkpoint has a val_loss"):
+    with pytest.raises(CheckpointError, match=r"no step of .* is known to be the best: no checkpoint was evaluated or has a val_loss"):
         find_source(run, which="best")
     rows = storage.join(run, "metrics", "train.jsonl")
     before = storage.read_bytes(rows)

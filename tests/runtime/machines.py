@@ -24,6 +24,7 @@ class Machines:
         noted.parent.mkdir(parents=True, exist_ok=True)
         self.folder = tempfile.mkdtemp(prefix="rm", dir="/tmp")  # sockets need a short path
         os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 Ray spells it so
+        os.environ["RAY_AUTH_MODE"] = "disabled"  # whatever another test of this process chose; jobs that join get it too
         os.environ["RAY_MACHINES"] = self.folder  # inherited by every process of these machines
         head = {"num_cpus": head_cpus, "temp_dir": self.folder, "include_dashboard": False, "object_store_memory": MEMORY}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)

@@ -29,7 +29,7 @@ class Job:
         path = folder / f"{spec.run.name}.yaml"
         path.write_text(dump_yaml(spec))
         self.scratch = Path(tempfile.mkdtemp(prefix="rj", dir="/tmp"))  # sockets need a short path
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name == "RAY_AUTH_MODE"}
         environment |= {"RAY_TMPDIR": str(self.scratch), "RAY_worker_niceness": "0", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "jobs/train.py", str(path), *changes],
