@@ -53,6 +53,7 @@ class Fault:
     Attributes:
         seconds: until the first checkpoint that a later attempt committed.
         redone: steps, by the records of the attempts; filled in at the end.
+        damaged: the checkpoint in which a bit was flipped, if one was.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Fault:
     attempt: int
     seconds: float = 0.0
     redone: int = 0
+    damaged: str = ""
     verdict: str = "ok"
 
 
@@ -72,6 +74,7 @@ class Chaos:
         self.spec = chaos_spec(folder, "chaos", steps=10**6)
         self.url = run_url(self.spec)
         self.log = folder / "faults.jsonl"
+        self.damaged = ""
         self.faults = [Fault(**json.loads(line)) for line in self.log.read_text().splitlines()] if self.log.exists() else []
         self.machines: Machines | None = None
         self.job: Job | None = None
@@ -100,13 +103,14 @@ class Chaos:
             before = self._moving()
             fault = Fault(len(self.faults) + 1, kind, before[0], before[1])
             time.sleep(self.random.uniform(0, 1.5))
-            began = time.monotonic()
+            began, self.damaged = time.monotonic(), ""
             try:
                 self.kinds[kind]()
                 self._running()
                 fault.seconds = time.monotonic() - began + self._returned(before[1], kind)
             except AssertionError as error:
                 fault.verdict = f"NOT BACK: {error}"[:2000]
+            fault.damaged = self.damaged
             self.faults.append(fault)
             with self.log.open("a") as log:
                 log.write(json.dumps(asdict(fault)) + "\n")
@@ -202,6 +206,7 @@ class Chaos:
         self.kill_both_workers()
         data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
         files[0].write_bytes(bytes(data))
+        self.damaged = newest.name
 
     def refuse_writes(self) -> None:
         """As a store that answers 503 to every write."""
@@ -362,10 +367,10 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
     for fault in chaos.faults:
         fault.redone = redone.get(fault.attempt, 0)
     torn = 0
-    broken = {fault.attempt for fault in chaos.faults if fault.kind == "newest checkpoint damaged"}
+    flipped_here = {fault.damaged for fault in chaos.faults}
     for checkpoint in complete(chaos.url):
-        if checkpoint.attempt in broken:
-            continue  # one of its checkpoints has the bit that was flipped here
+        if checkpoint.name in flipped_here:
+            continue
         try:
             verify(checkpoint)
         except Exception:
