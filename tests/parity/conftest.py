@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from golden import Golden, GoldenFile
+from golden import DEFAULT_DIRECTORY, Golden, GoldenFile
 
-DEFAULT_DIRECTORY = Path(__file__).parent.parent / "golden"
 _opened: dict[Path, Golden] = {}
 _whole_suite: list[bool] = []
 
@@ -45,6 +44,10 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         )
         for file in shown:
             terminalreporter.line(_row(file))
+        widened = [f"{file.name}:{name}" for file in shown for name in file.widened]
+        terminalreporter.line(
+            f"arrays that only the wider allowance for rounding explains: {len(widened)}" + "".join(map("\n  {}".format, widened))
+        )
         untouched = [f"{file.name}:{name}" for file in shown for name in file.untouched()]
         terminalreporter.line(f"arrays that no test touched: {len(untouched)}" + "".join(f"\n  {name}" for name in untouched))
 

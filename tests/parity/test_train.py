@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from golden import Golden, GoldenFile
+from golden import DEFAULT_DIRECTORY, Golden, GoldenFile
 from networks import build_recorded, fill_by_formula
 from process import process
 from torch import Tensor, nn
@@ -253,6 +253,8 @@ def test_recorded_training_is_reproduced(golden: Golden, run: dict[str, Any]) ->
         check_log(g, replays.exact, suffix=".f64")
         check_resampler(g, replays, suffix="")
         check_resampler(g, replays, suffix=".f64")
+    if golden.directory == DEFAULT_DIRECTORY:
+        assert not g.widened, "the recordings of the original need no wider allowance"
 
 
 def check_resampler(g: GoldenFile, replays: Replays, *, suffix: str) -> None:
