@@ -35,7 +35,10 @@ def _train(spec: JobSpec, *, dry_run: bool) -> int:
 
     opening = inspect_run(spec)
     if dry_run:
-        print(dump_yaml(spec) + "\n" + make_plan(spec, opening.manifest, begins=opening.describe()).describe())
+        from iddpm_ray.runtime.cluster import here
+
+        plan = make_plan(spec, opening.manifest, begins=opening.describe()).describe()
+        print("\n".join(filter(None, [dump_yaml(spec), plan, here(spec)])))
         return 0
     from iddpm_ray.runtime.launch import run
 

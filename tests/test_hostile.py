@@ -350,6 +350,13 @@ def assert_clean(text: str) -> None:
     assert base64.b64encode(SECRET.encode()).decode()[:20] not in text
 
 
+@pytest.mark.parametrize("url", ["s3://KEY:123/45secret67890@bucket/x", "gs://1:2/secret@bucket", "https://u:80a@h/x", "s3://k:s/e/c@b"])
+def test_a_key_that_looks_like_a_port_is_none(url: str) -> None:
+    assert storage.carries_credentials(url)
+    assert "@" not in storage.shown(url)
+    assert "sec" not in storage.without_secrets(f"cannot read {url}")
+
+
 def test_an_ordinary_url_holds_none(tmp_path: Path) -> None:
     for url in (
         "gs://b/x",

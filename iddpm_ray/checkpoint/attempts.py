@@ -11,6 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from iddpm_ray.errors import CheckpointError
 _FOLDER = "attempts"
 _RECORD = re.compile(r"(\d{4,})(\.end)?\.json")
 _TRIES = 100
+_READS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,18 @@ def end_attempt(run_url: str, number: int, *, info: Mapping[str, Any]) -> None:
 
 def attempts(run_url: str) -> list[Attempt]:
     """All attempts of the run by number; a record that cannot be understood counts as one that has not begun."""
-    out = []
-    for number in sorted(set(_numbers(run_url))):
-        info = _read(_url(run_url, number)) or {}
-        start = info.get("from")
-        began = "from" in info and (start is None or _is_start(start))
-        step, attempt = (start["step"], start["attempt"]) if began and start is not None else (0, None)
-        end = _read(_url(run_url, number, end=True))
-        out.append(Attempt(number, began, step, attempt, info, end))
-    return out
+    there = _listed(run_url)
+    with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+        records = dict(zip(there, threads.map(lambda one: _read(_url(run_url, one[0], end=one[1])), there), strict=True))
+    numbers = sorted({number for number, _ in there})
+    return [_attempt(number, records.get((number, False)) or {}, records.get((number, True))) for number in numbers]
+
+
+def _attempt(number: int, info: Mapping[str, Any], end: Mapping[str, Any] | None) -> Attempt:
+    start = info.get("from")
+    if "from" not in info or not (start is None or _is_start(start)):
+        return Attempt(number, False, 0, None, info, end)
+    return Attempt(number, True, 0 if start is None else start["step"], None if start is None else start["attempt"], info, end)
 
 
 def newest_attempt(run_url: str) -> int:
@@ -150,8 +155,13 @@ def _url(run_url: str, number: int, *, end: bool = False) -> str:
 
 
 def _numbers(run_url: str) -> list[int]:
+    return [number for number, _ in _listed(run_url)]
+
+
+def _listed(run_url: str) -> list[tuple[int, bool]]:
+    """The records that are there: number, and whether it is of the end."""
     names = (entry.name for entry in storage.list_dir(storage.join(run_url, _FOLDER)))
-    return [int(found.group(1)) for name in names if (found := _RECORD.fullmatch(name))]
+    return [(int(found.group(1)), found.group(2) is not None) for name in names if (found := _RECORD.fullmatch(name))]
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:

@@ -130,6 +130,8 @@ def build(
         DataError: missing, unreadable or empty; labels wanted but absent; a Parquet column missing.
     """
     listing = list_data(path)
+    if listing.kind != "parquet" and image_column != "image":
+        raise DataError("data.image_column has no effect: no Parquet is read", value=image_column, fix="leave it out")
     digest = digest_of(listing)
     match listing.kind:
         case "folder":

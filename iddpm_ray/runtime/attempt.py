@@ -33,7 +33,7 @@ POLL_SECONDS = 0.3
 # Ray kills the ranks that stay when the machines of the others are due; they may still be writing what they saved.
 PREEMPTION_GRACE_S = 10.0
 # The dead actor is sometimes known before its dead node.
-_NODE_DEATH_S = 3.0
+_NODE_DEATH_S = 1.5
 
 
 @dataclass(frozen=True)

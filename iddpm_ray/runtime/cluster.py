@@ -52,6 +52,8 @@ class Capacity:
 @contextmanager
 def connected(spec: JobSpec) -> Iterator[Capacity]:
     """A Ray to train on: the job's own cluster when there is one, else an embedded one that ends with the block."""
+    if spec.cluster.object_store_gib is not None and not embedded(spec):
+        raise SpecError("cluster.object_store_gib has no effect on a cluster that is joined", fix="leave it or RAY_ADDRESS out")
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(group_patience(spec))
     with joined(spec.cluster.address, object_store_gib=spec.cluster.object_store_gib) as have:
         yield have
@@ -164,6 +166,19 @@ def check_shared(url: str, *, field: str = "run.output_dir") -> None:
 def _sees(url: str, *, node_id: str) -> bool:
     there = ray.remote(storage.exists).options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
     return ray.get(there.remote(url), timeout=60)
+
+
+def here(spec: JobSpec) -> str:
+    """Whether an embedded Ray on this machine could hold the run, in words; empty where it could, or where a cluster is to be joined."""
+    if not embedded(spec):
+        return ""
+    import torch  # seconds that a driver does without
+
+    try:
+        check_fits(spec, have=Capacity(os.cpu_count() or 1, torch.cuda.device_count(), 1))
+    except SpecError as error:
+        return f"not on this machine by itself: {error}"
+    return ""
 
 
 def check_fits(spec: JobSpec, *, have: Capacity) -> int:

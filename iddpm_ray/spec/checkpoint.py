@@ -14,6 +14,9 @@ class CheckpointSpec(Section):
     )
     keep_best: int = may_change(0, "also keep so many checkpoints that evaluations found best", unit="checkpoints", ge=0)
     asynchronous: bool = may_change(True, "write while training goes on; false: wait for the write", unit="yes or no")
+    save_timeout_s: float = may_change(
+        1800.0, "a save that takes longer has hung: the workers are restarted and make it again", unit="seconds", gt=0
+    )
     max_unsaved: TimedInterval | None = may_change(
         None, "while saves fail, training that may be unsaved before the run ends; null: it goes on", unit="duration"
     )

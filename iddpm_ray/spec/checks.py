@@ -10,6 +10,7 @@ from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
 from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.init import InitSpec
+from iddpm_ray.spec.log import LogSpec
 from iddpm_ray.spec.model import CHANNEL_MULT, ModelSpec
 from iddpm_ray.spec.optim import OptimSpec
 from iddpm_ray.spec.problems import Problem
@@ -286,12 +287,23 @@ def check_evaluate(evaluate: EvaluateSpec, checkpoint: CheckpointSpec, model: Mo
         )
 
 
+def check_log(log: LogSpec, data: DataSpec) -> Iterator[Problem]:
+    """Validation without held-out rows, and options of one that is not wanted."""
+    if log.validate_every is None:
+        if log.validate_rows != LogSpec().validate_rows:
+            yield Problem("log.validate_rows", log.validate_rows, "has no effect without log.validate_every")
+    elif data.validation_fraction == 0:
+        yield Problem("log.validate_every", str(log.validate_every), "needs held-out rows: set data.validation_fraction, such as 0.05")
+
+
 def check_cluster(cluster: ClusterSpec, *, global_batch: int) -> Iterator[Problem]:
     """Workers without samples, meshes that do not divide, and GPUs that cannot be shared."""
     low, high = cluster.worker_range()
     if low > high:
         yield Problem("cluster.workers", list(cluster.worker_range()), f"should be [min, max]: [{high}, {low}]")
         return
+    if low == high and cluster.grow_every_s != ClusterSpec().grow_every_s:
+        yield Problem("cluster.grow_every_s", cluster.grow_every_s, "has no effect unless cluster.workers is [min, max]")
     if global_batch < high:
         yield Problem("train.global_batch", global_batch, f"should be at least the number of workers, {high}, so that each has a sample")
     for axis, size, why in (("fsdp", cluster.mesh.fsdp, "sharding"), ("tensor", cluster.mesh.tensor, "splitting layers")):

@@ -6,7 +6,8 @@ import re
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)://")
 _LOCAL_SCHEMES = frozenset({"file", "local"})
-_PASSWORD = re.compile(r"(?<=://)[^/\s:@]*:(?!\d+/)[^\s]*@")  # keys of S3 may hold a slash, so up to the last @; a port is none
+# Keys of S3 may hold a slash, so up to the last @; a port is no password, and buckets have none.
+_PASSWORD = re.compile(r"(?:(?<=://)[^/\s:@]*:(?!\d+/)|(?:(?<=s3://)|(?<=s3a://)|(?<=gs://)|(?<=gcs://))[^/\s:@]*:)[^\s]*@")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s?]+)\?[^\s=]+=\S*")
 _SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth)[^=&\s]*=[^&\s]")

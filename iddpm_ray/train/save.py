@@ -26,8 +26,6 @@ from iddpm_ray.train.session import Session
 from iddpm_ray.train.setup import Kit
 from iddpm_ray.train.unsaved import Unsaved
 
-_PATIENCE_S = 1800.0  # a save that takes longer hangs; the ranks' own group gives up long before
-
 
 class Saver:
     """Starts saves and hears of their end; every rank calls it at the same steps."""
@@ -112,7 +110,7 @@ class Saver:
             fence=self._fence,
             before_mark=self._before_mark,
             after_commit=after_commit,
-            patience_s=_PATIENCE_S,
+            patience_s=self._spec.checkpoint.save_timeout_s,
         )
 
     def start(self) -> None:

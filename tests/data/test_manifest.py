@@ -241,3 +241,9 @@ def test_any_scheme_is_listed(tmp_path: Path) -> None:
     assert list(there.files) == list(here.files)
     assert there.labels.tolist() == here.labels.tolist()
     assert (there.table["key"].to_numpy() == here.table["key"].to_numpy()).all()
+
+
+def test_a_parquet_column_for_a_folder_of_pictures_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"data\.image_column has no effect.*got \"?img"):
+        manifests.build(str(tmp_path), image_column="img")

@@ -12,7 +12,7 @@ from train.small_run import small_spec
 
 from iddpm_ray.errors import SpecError
 from iddpm_ray.runtime import cluster
-from iddpm_ray.runtime.cluster import Capacity, capacity, check_fits, check_shared, connected
+from iddpm_ray.runtime.cluster import Capacity, capacity, check_fits, check_shared, connected, here
 from iddpm_ray.spec.spec import JobSpec
 
 pytestmark = pytest.mark.timeout(400)
@@ -37,6 +37,21 @@ def test_as_many_workers_as_fit_beside_the_data_tasks(fields: dict[str, Any], da
     assert check_fits(spec, have=have) == workers
     asked = workers * spec.cluster.cpus_per_worker + max(spec.data.tasks, workers) * spec.data.cpus_per_task
     assert asked <= have.cpus
+
+
+def test_a_plan_says_that_this_machine_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert here(spec_of(workers=1, cpus_per_worker=0.1)) == ""
+    assert "not on this machine by itself: the run asks for" in here(spec_of(workers=4, cpus_per_worker=1000))
+    assert here(spec_of(workers=4, cpus_per_worker=1000, address="somewhere:6379")) == ""
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    assert here(spec_of(workers=4, cpus_per_worker=1000)) == ""
+
+
+def test_an_object_store_of_a_cluster_that_is_joined_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    with pytest.raises(SpecError, match="object_store_gib has no effect"), connected(spec_of(object_store_gib=1)):
+        pass
 
 
 def test_too_small_a_cluster_is_refused_with_what_is_asked_and_what_there_is() -> None:

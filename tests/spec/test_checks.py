@@ -87,6 +87,8 @@ REFUSED = [
         {"sample.respacing": "ddim30"},
         'sample.respacing (got "ddim30"): is impossible: no whole stride through 100 timesteps takes exactly 30 of them',
     ),
+    ({"log.validate_rows": 5}, "log.validate_rows (got 5): has no effect without log.validate_every"),
+    ({"cluster.grow_every_s": 5}, "cluster.grow_every_s (got 5.0): has no effect unless cluster.workers is [min, max]"),
     ({"resampler.history": 5}, "resampler.history (got 5): has no effect without resampler.kind=loss_second_moment"),
     ({"resampler.uniform_prob": 0.5}, "resampler.uniform_prob"),
     ({"optim.anneal": "5 steps"}, 'optim.anneal (got "5 steps"): has no effect with optim.schedule=constant'),

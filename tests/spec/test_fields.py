@@ -29,7 +29,7 @@ MAY_CHANGE = {
     "model": "gradient_checkpointing attention",
     "optim": "lr weight_decay clip_norm max_nonfinite_steps microbatch matmul_precision compile compile_cache channels_last deterministic",
     "train": "duration",
-    "checkpoint": "every keep_last keep_every keep_best asynchronous max_unsaved",
+    "checkpoint": "every keep_last keep_every keep_best asynchronous save_timeout_s max_unsaved",
     "log": "every tensorboard csv progress validate_every validate_rows",
     "sample": "every count method respacing eta ema guidance guidance_interval low_res_noise classes",
     "evaluate": "every count batch features inception inception_sha256 reference cpus gpus threads",
