@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from processes import command_line
+from runtime.elastic_curve import save_elastic_curve
 from runtime.machines import Machines
 from runtime.started_job import Job
 from runtime.test_launch import spec_on_ray
@@ -148,5 +149,7 @@ def test_four_workers_three_one_two_see_every_position_once_and_the_same_losses(
     pairs = [(row["loss"], other["loss"]) for row, other in zip(rows, final_rows(fixed), strict=True)]
     worst = max(abs(one - other) / abs(other) for one, other in pairs[:50])
     begun = [(one.info["workers"], one.from_step) for one in known]
-    print(f"\n(workers, from step): {begun}; first 50 losses within {worst:.1e}")
+    picture = tmp_path / "elastic.png"
+    save_elastic_curve([one for one, _ in pairs], [other for _, other in pairs], begun, picture)
+    print(f"\n(workers, from step): {begun}; first 50 losses within {worst:.1e}; {picture}")
     assert worst < 1e-5
