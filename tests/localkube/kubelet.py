@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +16,18 @@ from localkube.podspec import PodSpec
 
 BRIDGE, NETWORK, GATEWAY = "ik0", "10.77.0", "10.77.0.1"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
+# The directories above this Python, which the pods' user has to pass; only their view of the disk is changed.
+_ABOVE = sorted({str(above) for prefix in (sys.prefix, sys.base_prefix) for above in Path(prefix).resolve().parents} - {"/"})
 
 
 def missing() -> str:
     """Why pods cannot be run here; empty where they can."""
     if os.geteuid() != 0:
         return "root is needed to make networks and file systems for pods"
-    for program in ("ip", "unshare", "mount", "openssl"):
+    for program in ("ip", "unshare", "mount", "setpriv", "hostname", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    done = subprocess.run(["unshare", "-n", "-m", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["unshare", "-n", "-m", "-u", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"unshare does not work here: {done.stderr.strip()}"
 
 
@@ -167,6 +170,7 @@ class Kubelet:
             (pod.folder / "account" / name).write_text(text)
         for name in ("ray", "ray-disk", "sidecar-disk"):
             (pod.folder / name).mkdir()
+        os.chown(pod.folder / "ray", pod.spec.user, pod.spec.user)
         pod.process = self._container(pod, space, "ray", pod.spec.command)
         if pod.spec.sidecar:
             pod.sidecar = self._container(pod, space, "sidecar", pod.spec.sidecar)
@@ -180,6 +184,7 @@ class Kubelet:
         if kind == "sidecar":
             binds[str(pod.folder / "account")] = ACCOUNT
         lines = [
+            "ulimit -n 65536 || true",  # containers may have as many
             f"mount -t tmpfs tmpfs {disk}",
             f"mkdir {disk}/up {disk}/work",
             f"mount -t overlay overlay -o lowerdir=/,upperdir={disk}/up,workdir={disk}/work {root}",
@@ -188,12 +193,16 @@ class Kubelet:
             f"mount -t proc proc {root}/proc",
             f"mount --rbind /sys {root}/sys",
             f"mount -t tmpfs tmpfs {root}/tmp",
+            f"hostname {pod.name}",  # ranks find each other by what a machine calls itself
+            f"printf '127.0.0.1 localhost\\n{pod.ip} {pod.name}\\n' > {root}/etc/hosts",
+            *(f"chmod o+rx {root}{place}" for place in _ABOVE),
         ]
         for source, place in binds.items():
             lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
         workdir = self.shared / "app"
         program = f"cd {workdir} && exec {shlex.join(command)}"
-        lines.append(f"exec chroot {root} /bin/bash -c {shlex.quote(program)}")
+        who = f"--reuid {pod.spec.user} --regid {pod.spec.user} --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all"
+        lines.append(f"exec chroot {root} setpriv {who} /bin/bash -c {shlex.quote(program)}")
         host, port = self.server
         env = {
             "PATH": self.path,
@@ -209,7 +218,7 @@ class Kubelet:
             **pod.spec.env,
         }
         log = (pod.folder / f"{kind}.log").open("wb")
-        words = ["ip", "netns", "exec", space, "unshare", "-m", "-p", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-ec", "\n".join(lines)]
+        words = ["ip", "netns", "exec", space, "unshare", "-m", "-u", "-p", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-ec", "\n".join(lines)]
         return subprocess.Popen(words, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _kill(self, pod: Pod) -> None:

@@ -40,6 +40,7 @@ def shared() -> Iterator[Path]:
         (folder / "shared").mkdir()
         copy_code(ROOT, folder / "shared" / "app")
         write_pictures(folder / "shared" / "pictures")
+        (folder / "shared").chmod(0o777)
         yield folder / "shared"
 
 
