@@ -218,7 +218,21 @@ class Kubelet:
             **pod.spec.env,
         }
         log = (pod.folder / f"{kind}.log").open("wb")
-        words = ["ip", "netns", "exec", space, "unshare", "-m", "-u", "-p", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-ec", "\n".join(lines)]
+        words = [
+            "ip",
+            "netns",
+            "exec",
+            space,
+            "unshare",
+            "-m",
+            "-u",
+            "-p",
+            "--fork",
+            "--kill-child=SIGKILL",
+            "/bin/sh",
+            "-ec",
+            "\n".join(lines),
+        ]
         return subprocess.Popen(words, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _kill(self, pod: Pod) -> None:
