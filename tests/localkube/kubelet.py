@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from localkube.network import Network
 from localkube.podspec import PodSpec
 
-BRIDGE, NETWORK, GATEWAY = "ik0", "10.77.0", "10.77.0.1"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
 # The directories above this Python, which the pods' user has to pass; only their view of the disk is changed.
 _ABOVE = sorted({str(above) for prefix in (sys.prefix, sys.base_prefix) for above in Path(prefix).resolve().parents} - {"/"})
@@ -36,6 +36,7 @@ class Pod:
     """A pod and what has become of it.
 
     Attributes:
+        last: number of its address.
         phase: Pending, Running or Failed.
         process: the outermost process of the Ray container; None while pending.
         deleted: when it was told to go; None if it was not.
@@ -44,7 +45,7 @@ class Pod:
     """
 
     spec: PodSpec
-    ip: str
+    last: int
     folder: Path
     phase: str = "Pending"
     process: subprocess.Popen[bytes] | None = None
@@ -80,6 +81,7 @@ class Kubelet:
     folder: Path
     shared: Path
     path: str
+    network: Network = field(default_factory=Network.take)
     capacity: int = 100
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
     account: dict[str, str] = field(default_factory=dict)
@@ -88,24 +90,17 @@ class Kubelet:
     gone: list[Pod] = field(default_factory=list)
     _last: int = 9
 
-    def open(self) -> None:
-        """The bridge that pods hang on."""
-        self.close()
-        _run("ip", "link", "add", BRIDGE, "type", "bridge")
-        _run("ip", "addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
-        _run("ip", "link", "set", BRIDGE, "up")
-
     def close(self) -> None:
         """No pod, no network, no process of ours is left."""
         for pod in list(self.pods.values()):
             self._kill(pod)
         self.pods.clear()
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+        self.network.close()
 
     def add(self, spec: PodSpec) -> Pod:
         """A pod that is to run as soon as there is a machine; heads have the same address each time, as behind a service."""
         self._last += 1
-        pod = Pod(spec, f"{NETWORK}.2" if spec.head else f"{NETWORK}.{self._last}", self.folder / spec.name)
+        pod = Pod(spec, 2 if spec.head else self._last, self.folder / spec.name)
         self.pods[spec.name] = pod
         return pod
 
@@ -152,15 +147,7 @@ class Kubelet:
 
     def _start(self, pod: Pod) -> None:
         pod.folder.mkdir(parents=True)
-        space, inside, outside = f"ik-{pod.ip.rpartition('.')[2]}", "eth0", f"ik{pod.ip.rpartition('.')[2]}"
-        subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
-        _run("ip", "netns", "add", space)
-        _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
-        _run("ip", "link", "set", outside, "master", BRIDGE, "up")
-        for words in (["link", "set", "lo", "up"], ["addr", "add", f"{pod.ip}/24", "dev", inside], ["link", "set", inside, "up"]):
-            _run("ip", "-n", space, *words)
-        _run("ip", "-n", space, "route", "add", "default", "via", GATEWAY)
+        space = self.network.plug(pod.last)
         for name in pod.spec.mounts:
             for file, text in self.maps[name].items():
                 (pod.folder / "maps" / name).mkdir(parents=True, exist_ok=True)
@@ -194,7 +181,7 @@ class Kubelet:
             f"mount --rbind /sys {root}/sys",
             f"mount -t tmpfs tmpfs {root}/tmp",
             f"hostname {pod.name}",  # ranks find each other by what a machine calls itself
-            f"printf '127.0.0.1 localhost\\n{pod.ip} {pod.name}\\n' > {root}/etc/hosts",
+            f"printf '127.0.0.1 localhost\\n{self.network.address(pod.last)} {pod.name}\\n' > {root}/etc/hosts",
             *(f"chmod o+rx {root}{place}" for place in _ABOVE),
         ]
         for source, place in binds.items():
@@ -241,25 +228,20 @@ class Kubelet:
                 if process.poll() is None:
                     process.kill()
                 process.wait(30)
-        subprocess.run(["ip", "netns", "del", f"ik-{pod.ip.rpartition('.')[2]}"], capture_output=True, check=False)
+        self.network.unplug(pod.last)
 
     def as_objects(self) -> list[dict[str, object]]:
         """The pods as the API server shows them."""
-        return [_object(pod) for pod in list(self.pods.values())]
+        return [_object(pod, self.network.address(pod.last)) for pod in list(self.pods.values())]
 
 
-def _object(pod: Pod) -> dict[str, object]:
+def _object(pod: Pod, ip: str) -> dict[str, object]:
     state = {"Pending": {}, "Running": {"running": {}}, "Failed": {"terminated": {"exitCode": 1}}}[pod.phase]
     metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm", "resourceVersion": "1"}
     if pod.deleted is not None and not pod.reclaimed:
         metadata["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pod.deleted))
-    status: dict[str, object] = {"phase": pod.phase, "podIP": pod.ip}
+    status: dict[str, object] = {"phase": pod.phase, "podIP": ip}
     if state:
         status["containerStatuses"] = [{"name": "ray", "state": state, "ready": pod.phase == "Running"}]
     containers = [{"name": "ray", "resources": {}}]
     return json.loads(json.dumps({"metadata": metadata, "status": status, "spec": {"containers": containers}}))
-
-
-def _run(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
