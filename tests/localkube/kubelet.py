@@ -76,6 +76,7 @@ class Kubelet:
         capacity: how many worker pods find a machine; the others stay Pending.
         maps: what ConfigMaps hold, by name and file.
         account: token and certificate of the API server, for sidecars.
+        worlds: the process trees that were killed.
     """
 
     folder: Path
@@ -88,6 +89,7 @@ class Kubelet:
     server: tuple[str, int] = ("", 0)
     pods: dict[str, Pod] = field(default_factory=dict)
     gone: list[Pod] = field(default_factory=list)
+    worlds: set[str] = field(default_factory=set)
     _last: int = 9
 
     def close(self) -> None:
@@ -188,7 +190,9 @@ class Kubelet:
             lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
         workdir = self.shared / "app"
         program = f"cd {workdir} && exec {shlex.join(command)}"
-        who = f"--reuid {pod.spec.user} --regid {pod.spec.user} --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all"
+        # To become another user forgets that one is to die with one's parent.
+        who = f"--pdeathsig KILL --reuid {pod.spec.user} --regid {pod.spec.user} --clear-groups --no-new-privs"
+        who += " --inh-caps=-all --bounding-set=-all"
         lines.append(f"exec chroot {root} setpriv {who} /bin/bash -c {shlex.quote(program)}")
         host, port = self.server
         env = {
@@ -226,9 +230,21 @@ class Kubelet:
         for process in (pod.process, pod.sidecar):
             if process is not None:
                 if process.poll() is None:
+                    for first in psutil.Process(process.pid).children():
+                        self.worlds.add(_world(first.pid))
+                        first.kill()  # with process 1 goes all of its tree
                     process.kill()
                 process.wait(30)
         self.network.unplug(pod.last)
+
+    def left(self) -> list[psutil.Process]:
+        """Processes of killed pods that live on; the last of them may take a moment to die."""
+        deadline = time.time() + 10
+        while True:
+            living = [process for process in psutil.process_iter() if _world(process.pid) in self.worlds - {""}]
+            if not living or time.time() > deadline:
+                return living
+            time.sleep(0.2)
 
     def as_objects(self) -> list[dict[str, object]]:
         """The pods as the API server shows them."""
@@ -245,3 +261,11 @@ def _object(pod: Pod, ip: str) -> dict[str, object]:
         status["containerStatuses"] = [{"name": "ray", "state": state, "ready": pod.phase == "Running"}]
     containers = [{"name": "ray", "resources": {}}]
     return json.loads(json.dumps({"metadata": metadata, "status": status, "spec": {"containers": containers}}))
+
+
+def _world(pid: int) -> str:
+    """The process tree that a process can see; empty where it has none any more."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""

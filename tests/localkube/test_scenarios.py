@@ -52,6 +52,7 @@ def kube(shared: Path) -> Iterator[LocalKube]:
     )
     with LocalKube(shared.parent / "pods", shared, path=path) as one:
         yield one
+    assert one.kubelet.left() == []
 
 
 def overlay() -> list[dict[str, Any]]:
