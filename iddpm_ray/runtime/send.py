@@ -5,7 +5,7 @@ from collections.abc import Callable
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.kube import kubectl
-from iddpm_ray.runtime.submit import Remote
+from iddpm_ray.runtime.submit import Remote, from_here
 from iddpm_ray.spec.spec import JobSpec
 
 Show = Callable[[str], None]
@@ -26,7 +26,7 @@ def submit(spec: JobSpec, *, address: str | None, working_dir: str | None, detac
         kubectl.submit(spec, show=show)
         return 0 if detach else kubectl.follow(spec, show=show)
     remote = Remote.at(address)
-    name = remote.submit(spec, working_dir=working_dir, show=show)
+    name = remote.submit(from_here(spec), working_dir=working_dir, show=show)
     return 0 if detach else remote.follow(name, show=show)
 
 
@@ -40,7 +40,7 @@ def status(spec: JobSpec, *, address: str | None, show: Show) -> int:
         there = kubectl.state(spec)
         said = "the cluster does not know the run" if there is None else f"{there.describe()}\n{kubectl.pods(spec)}".strip()
     else:
-        jobs = Remote.at(address).jobs(spec)
+        jobs = Remote.at(address).jobs(from_here(spec))
         said = "\n".join(f"job {job.submission_id}: {job.status.value}" for job in jobs) or "no job has had the run"
     url = storage.join(spec.run.output_dir, spec.run.name)
     newest = max(complete(url), key=lambda one: (one.attempt, one.step), default=None)
@@ -59,7 +59,7 @@ def stop(spec: JobSpec, *, address: str | None, forget: bool, show: Show) -> int
         UserError: it does not run.
     """
     if address is not None:
-        return Remote.at(address).stop(spec, show=show)
+        return Remote.at(address).stop(from_here(spec), show=show)
     code = kubectl.stop(spec, show=show)
     if forget:
         show(kubectl.forget(spec))
