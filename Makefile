@@ -25,7 +25,8 @@ test-all: test
 	$(BIN)/python -m pytest -m slow
 
 cluster-test: $(READY)
-	$(BIN)/python -m pytest -s -m slow tests/localkube tests/kube/test_image.py tests/runtime/test_submit.py tests/runtime/test_preflight.py
+	$(BIN)/python -m pytest -s tests/localkube
+	$(BIN)/python -m pytest -s -m slow tests/kube/test_image.py tests/runtime/test_submit.py tests/runtime/test_preflight.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

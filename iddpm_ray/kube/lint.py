@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,20 @@ def lint(path: Path) -> Verdict:
     if not looked:
         raise UserError(f"{path} holds no manifests", fix="give a file, or a directory such as k8s")
     return Verdict(looked, tuple(dict.fromkeys(findings)))
+
+
+def report(path: Path, *, show: Callable[[str], None]) -> int:
+    """Shows what is wrong at a path, and how much was looked at; exit code: 1 if anything was found.
+
+    Raises:
+        UserError: there is nothing to judge.
+    """
+    verdict = lint(path)
+    for finding in verdict.findings:
+        show(str(finding))
+    objects = sum(verdict.looked.values())
+    show(f"{len(verdict.findings)} findings in {objects} objects of {len(verdict.looked)} places: {', '.join(verdict.looked)}")
+    return int(bool(verdict.findings))
 
 
 def judge(objects: Objects, *, where: str) -> list[Finding]:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,19 +165,22 @@ def _explained(ending: Ending, hang: Hang | None, heard: Mapping[int, Heard], lo
     if ending.why == "refused":
         return ending
     nodes = {rank: one.pulse.node for rank, one in heard.items()}
-    gone = _gone(nodes) if ending.died or hang is not None else {}
+    gone = _gone(nodes) if ending.died or hang is not None or ending.why == "preempted" else {}
     if hang is not None and hang.rank not in gone:
         return Ending("hung", ending.step, TrainError(hang.sentence), cause=hang.sentence)
     if ending.why == "preempted" or (gone and any(one.pulse.notice is not None for one in heard.values())):
         who = [rank for rank, one in heard.items() if one.pulse.notice is not None and rank in (gone or nodes)]
-        return Ending("preempted", ending.step, None, cause=ending.cause or f"machines of ranks {sorted(gone) or who} were taken away")
+        return Ending("preempted", ending.step, None, cause=ending.cause or f"the machines of ranks {_names(gone or who)} were taken away")
     if gone:
-        names = ", ".join(map(str, sorted(gone)))
-        return Ending("lost", ending.step, ending.error, cause=f"the machines of ranks {names} died without notice")
+        return Ending("lost", ending.step, ending.error, cause=f"the machines of ranks {_names(gone)} died without notice")
     behind = furthest_behind(heard) if heard else None
     place = "" if behind is None else f"; rank {behind.rank} was {where(behind)}"
     error = ending.error and type(ending.error)(ending.error.what + place, value=ending.error.value, fix=ending.error.fix)
     return replace(ending, error=error, cause=str(error))
+
+
+def _names(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
 
 
 def _gone(nodes: Mapping[int, str]) -> dict[int, str]:

@@ -15,7 +15,7 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import Attempt, attempts
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.checkpoint.marker import MARKER
-from iddpm_ray.errors import UserError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.report.accounts import run_account
 from iddpm_ray.runtime import cluster
 
@@ -56,19 +56,22 @@ class Drill:
 
 
 def drill(
-    url: str, *, address: str, seconds: float, patience_s: float, node: str | None = None, show: Callable[[str], None] = print
+    url: str, *, address: str | None, seconds: float, patience_s: float, node: str | None = None, show: Callable[[str], None] = print
 ) -> Drill:
     """Drains a machine that a run's worker is on, and waits until the run has committed a checkpoint without it.
 
     Args:
         url: the run's directory.
-        address: of the Ray that it runs on.
+        address: of the Ray that it runs on; None if nobody said.
         seconds: of notice.
         node: the machine's id or the beginning of it; None: the busiest one.
 
     Raises:
-        UserError: nothing runs there, or it did not come back.
+        UserError: the cluster is not known, nothing runs there, or it did not come back.
     """
+    if not address:
+        raise SpecError("the cluster to drill is not known", fix="give --address HOST:6379, or run it on the cluster with `ray job submit`")
+    url = storage.absolute(url)
     before = _running(url)
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:

@@ -58,7 +58,9 @@ def classify(outcome: Any, error: BaseException | None) -> Ending:
         reason = "the workers did not all start within cluster.start_timeout_s"
         return Ending("lost", error=TrainError(reason, fix="raise it, or see what else the cluster is busy with"), cause=reason)
     if isinstance(error, ControllerError):
-        return Ending("failed", error=TrainError(f"Ray could not start the workers, or lost them: {_first_line(error.controller_failure)}"))
+        cause = original(error.controller_failure)
+        said = _first_line(cause) if cause is error.controller_failure else f"{type(cause).__name__}: {_first_line(cause)}"
+        return Ending("failed", error=TrainError(f"Ray could not start the workers, or lost them: {said}"))
     if isinstance(error, Exception):
         return Ending("failed", error=TrainError(f"{type(error).__name__}: {_first_line(error)}"))
     raise error

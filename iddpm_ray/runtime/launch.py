@@ -18,7 +18,7 @@ from iddpm_ray.runtime.evaluations import Evaluations
 from iddpm_ray.runtime.growth import Demand
 from iddpm_ray.runtime.hold import Hold, take_hold
 from iddpm_ray.runtime.progress import Display, signals_to
-from iddpm_ray.runtime.stream import put_manifest
+from iddpm_ray.runtime.stream import keep_ray_data_here, put_manifest
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.storage.transient import is_transient
 from iddpm_ray.train.directory import Opening, take_place, write_run
@@ -44,6 +44,8 @@ def run(opening: Opening) -> Ending:
     with cluster.connected(spec) as have:
         if cluster.embedded(spec):
             cluster.check_fits(spec, have=have)  # it will never be larger
+        else:
+            keep_ray_data_here()  # so that idle machines of workers are given back after the run
         cluster.check_shared(opening.url)
         hold = take_hold(opening.url, say=display.line)
         try:
@@ -212,7 +214,11 @@ class Driver:
             demand.release()
         if self._over():
             return 0
-        raise refusal
+        raise SpecError(
+            f"no room came in {patience} s (cluster.start_timeout_s): {refusal.what}",
+            fix="see why machines do not come (none to be had, a quota, a group's maxReplicas; `kubectl describe pod` tells of a pod that "
+            "is Pending), or ask for less: cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task",
+        )
 
 
 def _told(ending: Ending) -> str:

@@ -70,6 +70,17 @@ def preflight(spec: JobSpec, *, show: Callable[[str], None]) -> list[Check]:
         return checks
 
 
+def report(spec: JobSpec, *, show: Callable[[str], None]) -> int:
+    """Makes every check and shows the table; exit code by the worst.
+
+    Raises:
+        UserError: there is no cluster, or never room for the workers.
+    """
+    checks = preflight(spec, show=show)
+    show(table(checks))
+    return worst(checks)
+
+
 def table(checks: Sequence[Check]) -> str:
     """The checks for a person."""
     width = max(len(check.name) for check in checks)

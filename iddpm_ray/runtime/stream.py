@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import get_or_create_autoscaling_coordinator
+from ray.data._internal.stats import get_or_create_stats_actor
+from ray.data._internal.usage.actor import get_or_create_usage_collection_actor
 from ray.exceptions import RayTaskError
 
 from iddpm_ray.data import manifest as manifests
@@ -61,6 +64,13 @@ class Tasks:
 def put_manifest(manifest: Manifest) -> ray.ObjectRef:
     """The manifest in the object store, where the tasks of a node share one copy."""
     return ray.put(np.frombuffer(manifests.to_bytes(manifest), dtype=np.uint8))
+
+
+def keep_ray_data_here() -> None:
+    """Makes on this process's node what Ray Data keeps for good: the machine of the first rank to read would never be idle again."""
+    get_or_create_autoscaling_coordinator()
+    get_or_create_stats_actor()
+    get_or_create_usage_collection_actor()
 
 
 def open_stream(

@@ -118,6 +118,13 @@ class Remote:
         raise UserError(f"job {there.submission_id} did not end in {STOPPED_S} s", fix="see its log; it may still be saving")
 
 
+def from_here(spec: JobSpec) -> JobSpec:
+    """The spec with absolute local paths of its run and data: a job begins in another directory than the one it is sent from."""
+    run = spec.run.model_copy(update={"output_dir": storage.absolute(spec.run.output_dir)})
+    data = spec.data.model_copy(update={"path": storage.absolute(spec.data.path)})
+    return spec.model_copy(update={"run": run, "data": data})
+
+
 def as_overrides(spec: JobSpec) -> list[str]:
     """The spec as words of a command line: every field that has not its default, so that the job says itself what it runs.
 

@@ -45,8 +45,9 @@ class Evacuation:
         stays = tuple(rank for rank in range(session.world_size) if rank not in notice.leaving) or tuple(range(session.world_size))
         everyone = new_gloo_group(timeout_s=timeout_s)
         saver.hand_over(new_gloo_group(timeout_s=timeout_s, ranks=stays), leader=stays[0], member=session.rank in stays)
-        gone = ", ".join(map(str, notice.leaving)) if len(notice.leaving) < session.world_size else "all ranks"
-        session.say(f"preemption: the machines of {gone} go in {notice.seconds_left:.1f} s; saving at once, by ranks {list(stays)}")
+        gone = f"ranks {', '.join(map(str, notice.leaving))}" if len(notice.leaving) < session.world_size else "all ranks"
+        by = ", ".join(map(str, stays))
+        session.say(f"preemption: the machines of {gone} go in {notice.seconds_left:.1f} s; saving at once, by ranks {by}")
         return cls(session, saver, notice, deadline, stays, everyone, step_s)
 
     def is_news(self, notice: Notice) -> bool:

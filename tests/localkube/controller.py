@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.apiserver import ApiServer
-from localkube.kubelet import GATEWAY, Kubelet, Pod
+from localkube.kubelet import Kubelet, Pod
 from localkube.podspec import GCS_PORT, head_pod, worker_pod
 
 from iddpm_ray.kube.objects import get
@@ -30,9 +30,9 @@ class LocalKube:
     def __init__(self, folder: Path, shared: Path, *, path: str) -> None:
         folder.mkdir(exist_ok=True)
         self.kubelet = Kubelet(folder, shared, path)
-        self.kubelet.open()
+        self.network = self.kubelet.network
         self.token, account = secrets.token_hex(32), secrets.token_hex(16)
-        self.api = ApiServer(folder, host=GATEWAY, token=account, pods=self.kubelet.as_objects)
+        self.api = ApiServer(folder, host=self.network.gateway, token=account, pods=self.kubelet.as_objects)
         self.kubelet.server = self.api.address
         self.kubelet.account = {"token": account, "ca.crt": self.api.certificate.read_text(), "namespace": "iddpm"}
         self.timeline: list[tuple[float, str]] = []
@@ -113,13 +113,18 @@ class LocalKube:
         files = sorted(self.kubelet.folder.glob("*/*.log"))
         return "\n".join(f"--- {file.parent.name}/{file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in files)
 
+    @property
+    def jobs_url(self) -> str:
+        """The head's job API."""
+        return f"http://{self.network.head}:{JOB_PORT}"
+
     def http(self, method: str, path: str, body: Any = None, *, token: str | None = "own") -> tuple[int, Any]:
         """A request to the job API, as the operator makes it."""
         headers = {"Content-Type": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {self.token if token == 'own' else token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://10.77.0.2:{JOB_PORT}{path}", data=data, headers=headers, method=method)
+        request = urllib.request.Request(f"{self.jobs_url}{path}", data=data, headers=headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
@@ -139,7 +144,7 @@ class LocalKube:
             time.sleep(_TICK_S)
 
     def _clusters(self) -> None:
-        up = _open(f"{GATEWAY.rpartition('.')[0]}.2", GCS_PORT)
+        up = _open(self.network.head, GCS_PORT)
         phases = {name: pod.phase for name, pod in self.kubelet.pods.items()}
         self.kubelet.sync(head_is_up=up)
         for name, pod in self.kubelet.pods.items():
@@ -177,7 +182,7 @@ class LocalKube:
             wanted = min(group.get("replicas") or 0, group["maxReplicas"])
             for _ in range(wanted - len(living)):
                 made = self.kubelet.add(
-                    worker_pod(cluster, group, name=self._name(name, group["groupName"]), head_ip="10.77.0.2", token=token)
+                    worker_pod(cluster, group, name=self._name(name, group["groupName"]), head_ip=self.network.head, token=token)
                 )
                 self.note(f"{made.name} wanted ({wanted} replicas)")
 

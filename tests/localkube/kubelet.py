@@ -6,25 +6,28 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from localkube.network import Network
 from localkube.podspec import PodSpec
 
-BRIDGE, NETWORK, GATEWAY = "ik0", "10.77.0", "10.77.0.1"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
+# The directories above this Python, which the pods' user has to pass; only their view of the disk is changed.
+_ABOVE = sorted({str(above) for prefix in (sys.prefix, sys.base_prefix) for above in Path(prefix).resolve().parents} - {"/"})
 
 
 def missing() -> str:
     """Why pods cannot be run here; empty where they can."""
     if os.geteuid() != 0:
         return "root is needed to make networks and file systems for pods"
-    for program in ("ip", "unshare", "mount", "openssl"):
+    for program in ("ip", "unshare", "mount", "setpriv", "hostname", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    done = subprocess.run(["unshare", "-n", "-m", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["unshare", "-n", "-m", "-u", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"unshare does not work here: {done.stderr.strip()}"
 
 
@@ -33,6 +36,7 @@ class Pod:
     """A pod and what has become of it.
 
     Attributes:
+        last: number of its address.
         phase: Pending, Running or Failed.
         process: the outermost process of the Ray container; None while pending.
         deleted: when it was told to go; None if it was not.
@@ -41,7 +45,7 @@ class Pod:
     """
 
     spec: PodSpec
-    ip: str
+    last: int
     folder: Path
     phase: str = "Pending"
     process: subprocess.Popen[bytes] | None = None
@@ -72,37 +76,33 @@ class Kubelet:
         capacity: how many worker pods find a machine; the others stay Pending.
         maps: what ConfigMaps hold, by name and file.
         account: token and certificate of the API server, for sidecars.
+        worlds: the process trees that were killed.
     """
 
     folder: Path
     shared: Path
     path: str
+    network: Network = field(default_factory=Network.take)
     capacity: int = 100
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
     account: dict[str, str] = field(default_factory=dict)
     server: tuple[str, int] = ("", 0)
     pods: dict[str, Pod] = field(default_factory=dict)
     gone: list[Pod] = field(default_factory=list)
+    worlds: set[str] = field(default_factory=set)
     _last: int = 9
-
-    def open(self) -> None:
-        """The bridge that pods hang on."""
-        self.close()
-        _run("ip", "link", "add", BRIDGE, "type", "bridge")
-        _run("ip", "addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
-        _run("ip", "link", "set", BRIDGE, "up")
 
     def close(self) -> None:
         """No pod, no network, no process of ours is left."""
         for pod in list(self.pods.values()):
             self._kill(pod)
         self.pods.clear()
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+        self.network.close()
 
     def add(self, spec: PodSpec) -> Pod:
         """A pod that is to run as soon as there is a machine; heads have the same address each time, as behind a service."""
         self._last += 1
-        pod = Pod(spec, f"{NETWORK}.2" if spec.head else f"{NETWORK}.{self._last}", self.folder / spec.name)
+        pod = Pod(spec, 2 if spec.head else self._last, self.folder / spec.name)
         self.pods[spec.name] = pod
         return pod
 
@@ -149,15 +149,7 @@ class Kubelet:
 
     def _start(self, pod: Pod) -> None:
         pod.folder.mkdir(parents=True)
-        space, inside, outside = f"ik-{pod.ip.rpartition('.')[2]}", "eth0", f"ik{pod.ip.rpartition('.')[2]}"
-        subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
-        _run("ip", "netns", "add", space)
-        _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
-        _run("ip", "link", "set", outside, "master", BRIDGE, "up")
-        for words in (["link", "set", "lo", "up"], ["addr", "add", f"{pod.ip}/24", "dev", inside], ["link", "set", inside, "up"]):
-            _run("ip", "-n", space, *words)
-        _run("ip", "-n", space, "route", "add", "default", "via", GATEWAY)
+        space = self.network.plug(pod.last)
         for name in pod.spec.mounts:
             for file, text in self.maps[name].items():
                 (pod.folder / "maps" / name).mkdir(parents=True, exist_ok=True)
@@ -167,6 +159,7 @@ class Kubelet:
             (pod.folder / "account" / name).write_text(text)
         for name in ("ray", "ray-disk", "sidecar-disk"):
             (pod.folder / name).mkdir()
+        os.chown(pod.folder / "ray", pod.spec.user, pod.spec.user)
         pod.process = self._container(pod, space, "ray", pod.spec.command)
         if pod.spec.sidecar:
             pod.sidecar = self._container(pod, space, "sidecar", pod.spec.sidecar)
@@ -180,6 +173,7 @@ class Kubelet:
         if kind == "sidecar":
             binds[str(pod.folder / "account")] = ACCOUNT
         lines = [
+            "ulimit -n 65536 || true",  # containers may have as many
             f"mount -t tmpfs tmpfs {disk}",
             f"mkdir {disk}/up {disk}/work",
             f"mount -t overlay overlay -o lowerdir=/,upperdir={disk}/up,workdir={disk}/work {root}",
@@ -188,12 +182,18 @@ class Kubelet:
             f"mount -t proc proc {root}/proc",
             f"mount --rbind /sys {root}/sys",
             f"mount -t tmpfs tmpfs {root}/tmp",
+            f"hostname {pod.name}",  # ranks find each other by what a machine calls itself
+            f"printf '127.0.0.1 localhost\\n{self.network.address(pod.last)} {pod.name}\\n' > {root}/etc/hosts",
+            *(f"chmod o+rx {root}{place}" for place in _ABOVE),
         ]
         for source, place in binds.items():
             lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
         workdir = self.shared / "app"
         program = f"cd {workdir} && exec {shlex.join(command)}"
-        lines.append(f"exec chroot {root} /bin/bash -c {shlex.quote(program)}")
+        # To become another user forgets that one is to die with one's parent.
+        who = f"--pdeathsig KILL --reuid {pod.spec.user} --regid {pod.spec.user} --clear-groups --no-new-privs"
+        who += " --inh-caps=-all --bounding-set=-all"
+        lines.append(f"exec chroot {root} setpriv {who} /bin/bash -c {shlex.quote(program)}")
         host, port = self.server
         env = {
             "PATH": self.path,
@@ -209,34 +209,63 @@ class Kubelet:
             **pod.spec.env,
         }
         log = (pod.folder / f"{kind}.log").open("wb")
-        words = ["ip", "netns", "exec", space, "unshare", "-m", "-p", "--fork", "--kill-child=SIGKILL", "/bin/sh", "-ec", "\n".join(lines)]
+        words = [
+            "ip",
+            "netns",
+            "exec",
+            space,
+            "unshare",
+            "-m",
+            "-u",
+            "-p",
+            "--fork",
+            "--kill-child=SIGKILL",
+            "/bin/sh",
+            "-ec",
+            "\n".join(lines),
+        ]
         return subprocess.Popen(words, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _kill(self, pod: Pod) -> None:
         for process in (pod.process, pod.sidecar):
             if process is not None:
                 if process.poll() is None:
+                    for first in psutil.Process(process.pid).children():
+                        self.worlds.add(_world(first.pid))
+                        first.kill()  # with process 1 goes all of its tree
                     process.kill()
                 process.wait(30)
-        subprocess.run(["ip", "netns", "del", f"ik-{pod.ip.rpartition('.')[2]}"], capture_output=True, check=False)
+        self.network.unplug(pod.last)
+
+    def left(self) -> list[psutil.Process]:
+        """Processes of killed pods that live on; the last of them may take a moment to die."""
+        deadline = time.time() + 10
+        while True:
+            living = [process for process in psutil.process_iter() if _world(process.pid) in self.worlds - {""}]
+            if not living or time.time() > deadline:
+                return living
+            time.sleep(0.2)
 
     def as_objects(self) -> list[dict[str, object]]:
         """The pods as the API server shows them."""
-        return [_object(pod) for pod in list(self.pods.values())]
+        return [_object(pod, self.network.address(pod.last)) for pod in list(self.pods.values())]
 
 
-def _object(pod: Pod) -> dict[str, object]:
+def _object(pod: Pod, ip: str) -> dict[str, object]:
     state = {"Pending": {}, "Running": {"running": {}}, "Failed": {"terminated": {"exitCode": 1}}}[pod.phase]
     metadata: dict[str, object] = {"name": pod.name, "labels": pod.spec.labels, "namespace": "iddpm", "resourceVersion": "1"}
     if pod.deleted is not None and not pod.reclaimed:
         metadata["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pod.deleted))
-    status: dict[str, object] = {"phase": pod.phase, "podIP": pod.ip}
+    status: dict[str, object] = {"phase": pod.phase, "podIP": ip}
     if state:
         status["containerStatuses"] = [{"name": "ray", "state": state, "ready": pod.phase == "Running"}]
     containers = [{"name": "ray", "resources": {}}]
     return json.loads(json.dumps({"metadata": metadata, "status": status, "spec": {"containers": containers}}))
 
 
-def _run(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
+def _world(pid: int) -> str:
+    """The process tree that a process can see; empty where it has none any more."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""

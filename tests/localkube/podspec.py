@@ -24,6 +24,7 @@ class PodSpec:
         shm: bytes of /dev/shm.
         grace_s: between SIGTERM and SIGKILL.
         sidecar: argv of the autoscaler; empty without one.
+        user: and group that both run as.
         mounts: directory in the pod, by the name of the ConfigMap that it shows.
     """
 
@@ -36,6 +37,7 @@ class PodSpec:
     shm: int
     grace_s: float
     sidecar: list[str] = field(default_factory=list)
+    user: int = 0
     mounts: dict[str, str] = field(default_factory=dict)
 
 
@@ -92,6 +94,7 @@ def _pod(cluster: Data, group: Data, *, name: str, head_ip: str, token: str | No
         env=env,
         shm=int(size),
         grace_s=30.0 if grace is None else float(grace),
+        user=int(get(group, "template", "spec", "securityContext", "runAsUser") or 0),
         sidecar=[*sidecar, str(get(cluster, "metadata", "namespace"))] if head and scaling else [],
         mounts={
             str(get(volumes[get(one, "name")], "configMap", "name")): str(one["mountPath"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from train.small_run import small_spec
 
-from iddpm_ray.errors import DataError, TrainError
+from iddpm_ray.errors import DataError, SpecError, TrainError
 from iddpm_ray.runtime import launch
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.launch import Driver
@@ -167,3 +167,34 @@ def test_ctrl_c_before_there_is_a_run_ends_in_one_line(
     main = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "train.py"))["main"]
     assert main([str(tmp_path / "spec.yaml")]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+class Asked:
+    """In the place of the demand that an autoscaler sees."""
+
+    def __init__(self, spec: Any, *, missing: int) -> None:
+        self.missing, self.made, self.released = missing, 0, 0
+        ASKED.append(self)
+
+    def make(self) -> None:
+        self.made += 1
+
+    def release(self) -> None:
+        self.released += 1
+
+
+ASKED: list[Asked] = []
+
+
+def test_a_run_that_has_not_begun_waits_for_machines_and_then_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.cluster, "capacity", lambda: launch.cluster.Capacity(0, 0, 1, ((0, 0),)))
+    monkeypatch.setattr(launch, "Demand", Asked)
+    said: list[str] = []
+    it = driver(tmp_path, said, workers=2, address="10.0.0.1:6379", start_timeout_s=1)
+    with pytest.raises(SpecError) as caught:
+        it._room()
+    assert len(said) == 1
+    assert said[0].startswith("waiting up to 1 s (cluster.start_timeout_s) for room: the run asks for 4 CPUs")
+    assert str(caught.value).startswith("no room came in 1 s (cluster.start_timeout_s): the run asks for 4 CPUs (2 workers x ")
+    assert "the cluster has 0 CPUs and 0 GPUs: see why machines do not come" in str(caught.value)
+    assert [(one.missing, one.made, one.released) for one in ASKED] == [(2, 1, 1)]

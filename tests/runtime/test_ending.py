@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     UserExceptionWithTraceback,
     WorkerGroupStartupTimeoutError,
@@ -105,6 +105,15 @@ def test_another_error_of_rays_controller_is_one_line() -> None:
     ending = classify(None, ControllerError(RuntimeError("it fell over\nand over")))
     assert ending.why == "failed"
     assert str(ending.error) == "Ray could not start the workers, or lost them: it fell over"
+
+
+def test_an_error_in_a_workers_setup_is_said_and_not_where_ray_was() -> None:
+    """As Ray raises what a worker's own call raised: its first line names the call and the process, not the error."""
+    cause = RuntimeError("Gloo connectFullMesh failed with Connection refused, remote=[127.0.0.1]:57761")
+    told = f"ray::execute._setup_torch_process_group() (pid=120, ip=10.77.0.11)\n  File x\nRuntimeError: {cause}"
+    failure = RayTaskError("execute", told, cause).as_instanceof_cause()
+    ending = classify(None, ControllerError(failure))
+    assert str(ending.error) == f"Ray could not start the workers, or lost them: RuntimeError: {cause}"
 
 
 def test_a_group_that_ray_ended_at_the_deadline_was_preempted() -> None:

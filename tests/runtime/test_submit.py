@@ -18,7 +18,7 @@ from train.small_run import run_url, small_spec, write_pictures
 from iddpm_ray.checkpoint.attempts import attempts
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.cli import parse
-from iddpm_ray.runtime.submit import as_overrides
+from iddpm_ray.runtime.submit import as_overrides, from_here
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
 
@@ -38,6 +38,16 @@ def test_every_field_survives_the_way_as_a_word(path: str) -> None:
 def test_defaults_are_not_sent() -> None:
     words = as_overrides(spec_with({}))
     assert len(words) < 20
+
+
+def test_paths_mean_where_they_were_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And buckets mean themselves."""
+    monkeypatch.chdir(tmp_path)
+    spec = spec_with({"run.output_dir": "runs", "data.path": "pictures/cats"})
+    assert from_here(spec).run.output_dir == f"{tmp_path}/runs"
+    assert from_here(spec).data.path == f"{tmp_path}/pictures/cats"
+    far = spec_with({"run.output_dir": "gs://bucket/runs", "data.path": "s3://bucket/cats"})
+    assert from_here(far) == far
 
 
 def command(*words: str, head: Head | None = None, timeout: float = 400) -> subprocess.CompletedProcess[str]:
