@@ -19,15 +19,15 @@ _HEAD = """\
 
 Made from the schema by `python jobs/train.py --reference`; a test holds this page against it.
 
-A spec is a YAML file of sections. A field is written `section: {field: value}` in the file and `section.field=value` on the command line; what is
-left out has its default. `needed` has none. Unknown keys are refused.
+A spec is a YAML file of sections. A field is written `section: {field: value}` in the file and `section.field=value` on the
+command line; what is left out has its default. `needed` has none. Unknown keys are refused.
 
-* **identity** fields decide what is computed. A run directory whose saved spec differs in one of them is another run, and the start is refused,
-  with the difference. The digest that checkpoints carry is made of them.
+* **identity** fields decide what is computed. A run directory whose saved spec differs in one of them is another run, and the
+  start is refused, with the difference. The digest that checkpoints carry is made of them.
 * **may change** fields may have another value at the next start; `--dry-run` shows what changed since the last one.
 
-A *duration* is a number and a unit: `5000 steps`, `2M samples`, `1.5k steps`, `3 epochs`, and, where the type says *or clock time*, `15 min`
-or `2 h`. `k`, `M` and `B` stand for 10^3, 10^6 and 10^9.
+A *duration* is a number and a unit: `5000 steps`, `2M samples`, `1.5k steps`, `3 epochs`, and, where the type says *or clock
+time*, `15 min` or `2 h`. `k`, `M` and `B` stand for 10^3, 10^6 and 10^9.
 
 At the top of a file `preset: NAME` names a recipe that the rest is laid over:
 {presets}.
