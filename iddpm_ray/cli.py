@@ -12,6 +12,7 @@ from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.spec.checks import CREDENTIALS
 from iddpm_ray.spec.names import closest
 from iddpm_ray.spec.overrides import field_suggestion, is_field, override
+from iddpm_ray.spec.reference import reference
 from iddpm_ray.spec.schema import json_schema
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_mapping, parse_yaml
@@ -29,6 +30,7 @@ usage: python jobs/train.py [SPEC | --preset NAME] [section.key=value ...] [--dr
   --dry-run            print the resolved spec and what it would cost; start nothing
   --list-presets       print the recipes
   --schema             print the JSON Schema of a spec: every field, its unit, whether it may change between starts
+  --reference          print the same as a page to read, docs/spec.md
   --help               print this
 
 examples:
@@ -39,7 +41,7 @@ examples:
 
 The same command again goes on from the newest complete checkpoint."""
 
-FLAGS = ("--dry-run", "--help", "--list-presets", "--preset", "--schema")
+FLAGS = ("--dry-run", "--help", "--list-presets", "--preset", "--reference", "--schema")
 _EXAMPLES = {"run.name": "first", "run.output_dir": "runs", "data.path": "path/to/images", "train.duration": "100k steps"}
 _OVERRIDE = re.compile(r"([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)=(.*)", re.DOTALL)
 
@@ -53,7 +55,7 @@ class ParsedCommand:
         source: where it came from, in words.
         overrides: `section.key=value` as given.
         dry_run: print the plan and stop.
-        text: what to print instead of running: help, schema, list of presets.
+        text: what to print instead of running: help, schema, reference, list of presets.
     """
 
     spec: JobSpec | None = None
@@ -74,6 +76,8 @@ def parse(argv: Sequence[str]) -> ParsedCommand:
         return ParsedCommand(text=HELP)
     if "--schema" in words.flags:
         return ParsedCommand(text=json.dumps(json_schema(presets=presets.names()), indent=2))
+    if "--reference" in words.flags:
+        return ParsedCommand(text=reference(presets=presets.names()).rstrip("\n"))
     if "--list-presets" in words.flags:
         width = max(map(len, presets.names()))
         return ParsedCommand(text="\n".join(f"{name:<{width}}  {presets.summary(name)}" for name in presets.names()))

@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     """
     try:
         command = cli.parse(argv)
-        if command.text is not None:  # --help, --schema, --list-presets
+        if command.text is not None:  # --help, --schema, --reference, --list-presets
             print(command.text)
             return 0
         assert command.spec is not None

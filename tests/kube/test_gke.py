@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from iddpm_ray.cli import read_spec
 from iddpm_ray.kube.machines import MACHINES
 from iddpm_ray.kube.rules_time import WINDOWS
 
@@ -49,6 +50,17 @@ def test_the_pools_are_those_that_pods_ask_for(tmp_path: Path) -> None:
         assert f"type={machine.gpu.label}\\,count={machine.gpus}" in words[words.index("--accelerator") + 1]
         assert words[words.index("--min-nodes") + 1] == "0"
     assert ["--spot" in words for words in made] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["cats", "digits-cpu"])
+def test_every_example_finds_the_pools_that_it_asks_for(name: str, tmp_path: Path) -> None:
+    """Otherwise its pods would stay Pending on the very cluster that the commands here make."""
+    path = GKE.parent / "examples" / f"{name}.yaml"
+    spec = read_spec(str(path))
+    made = [line.split() for line in commands(GKE / "cluster.sh", tmp_path) if "--machine-type" in line]
+    pools = {(words[words.index("--machine-type") + 1], "--spot" in words) for words in made}
+    kinds = {"spot": (True,), "spot-first": (True, False), "on-demand": (False,)}[spec.kube.capacity]
+    assert {(spec.kube.machine, spot) for spot in kinds} <= pools
 
 
 def test_the_accounts_of_the_bucket_are_those_of_the_pods(tmp_path: Path) -> None:
