@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from iddpm_ray import storage
 from iddpm_ray.errors import DataError, SpecError
 from iddpm_ray.evaluate.chunks import Chunks, Work, claim, work_here
 
@@ -91,6 +92,12 @@ def test_chunks_that_are_nobodys_are_refused(tmp_path: Path) -> None:
         job(tmp_path)
 
 
-def test_fifty_thousand_items_are_listed_in_no_time(tmp_path: Path) -> None:
+def test_what_is_missing_of_fifty_thousand_items_is_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = claim(str(tmp_path), {}, count=50_000, size=8, extension="txt")
-    assert len(chunks.missing()) == 6250
+    chunks.commit(7, b"done")
+    listed: list[str] = []
+    list_dir = storage.list_dir
+    monkeypatch.setattr(storage, "list_dir", lambda url: listed.append(url) or list_dir(url))
+    monkeypatch.setattr(storage, "exists", lambda url: pytest.fail(f"asked for {url} alone"))
+    assert len(chunks.missing()) == 6249
+    assert len(listed) == 1
