@@ -119,11 +119,14 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
 
 
 def _keep_score(subject: "Subject", metrics: dict[str, float]) -> None:
-    from iddpm_ray.checkpoint.scores import write_score
-    from iddpm_ray.runtime.evaluations import write_rows
+    from iddpm_ray.checkpoint.commit import checkpoint_named
+    from iddpm_ray.sinks.evaluations import keep_evaluation
 
-    write_score(subject.run_url, subject.source.name, metrics)
-    write_rows(subject.run_url, global_batch=subject.spec.train.global_batch)
+    checkpoint = checkpoint_named(subject.run_url, subject.source.name)
+    if checkpoint is None:
+        raise SpecError("--score", value=subject.source.name, fix="is for checkpoints of a run")
+    spec = subject.spec
+    keep_evaluation(subject.run_url, checkpoint, metrics, global_batch=spec.train.global_batch, tensorboard=spec.log.tensorboard)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -74,7 +74,7 @@ def test_files_half_written_are_not_done(tmp_path: Path) -> None:
 def test_the_folder_of_another_job_is_refused_with_the_difference(tmp_path: Path) -> None:
     job(tmp_path, seed=0, classes=(1, 2))
     with pytest.raises(
-        SpecError, match=r"output of another job; .*\n  seed: 0 -> 1\n  eta: nothing -> 0.5\n: use another folder"
+        SpecError, match=r"output of another job \(there -> asked for: seed: 0 -> 1; eta: nothing -> 0.5\): use another folder"
     ) as refusal:
         job(tmp_path, seed=1, classes=(1, 2), eta=0.5)
     assert "classes" not in str(refusal.value)
