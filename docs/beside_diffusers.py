@@ -45,9 +45,8 @@ def main(source: str, folder: str, out: str, rate: float | None = None) -> int:
     rows = [ours.view(-1, 10, *shape), gap, other.view(-1, 10, *shape)]
     save_sheet(torch.cat(rows, dim=1).flatten(0, 1), Path(out), columns=21, scale=3)
     difference = (ours.int() - other.int()).abs()
-    print(
-        f"{COUNT} pictures of {STEPS} steps: {int((difference > 0).sum())} of {difference.numel()} values differ, at most by {difference.max()}"
-    )
+    apart = int((difference > 0).sum())
+    print(f"{COUNT} pictures, {STEPS} steps: {apart} of {difference.numel()} values differ, at most by {difference.max()} of 255")
     return int(difference.max())
 
 
