@@ -123,9 +123,8 @@ def claim(url: str, settings: Mapping[str, Any], *, count: int, size: int, exten
         storage.create(job_url, json.dumps(wanted, indent=1).encode())
         found = read_settings(chunks.url)  # another driver may have been faster
     if found != wanted:
-        raise SpecError(
-            f"{where} holds the output of another job", value=_apart(found or {}, wanted), fix="use another folder, or ask for the same"
-        )
+        apart, fix = _apart(found or {}, wanted), "use another folder, or ask for the same"
+        raise SpecError(f"{where} holds the output of another job (there -> asked for: {apart})", fix=fix)
     return chunks
 
 

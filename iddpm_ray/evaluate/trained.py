@@ -14,7 +14,7 @@ from iddpm_ray.checkpoint.found import check_rate, find_checkpoint, load_weights
 from iddpm_ray.checkpoint.marker import MARKER, Marker, encode
 from iddpm_ray.convert.model import check_fits
 from iddpm_ray.convert.safetensors import knows_itself, model_of
-from iddpm_ray.convert.weight_files import ENDINGS, read_weights
+from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.evaluate.best import best_step
 from iddpm_ray.spec.spec import JobSpec
@@ -72,7 +72,7 @@ def find_source(url: str, *, which: Which = "newest", spec_url: str | None = Non
         spec_url: of a file of weights that knows nothing of its network; None for the spec in its header, or the `spec.yaml` beside it.
 
     Raises:
-        CheckpointError: no checkpoint, or not that one.
+        CheckpointError: no checkpoint, or not that one; weights that are not their spec's.
         SpecError: a file of weights without a spec, or a spec where there is one already.
     """
     url = storage.absolute(url)
@@ -137,7 +137,7 @@ def _file(url: str, *, spec_url: str | None) -> Source:
         if spec_url is not None:
             raise SpecError("--spec", value=storage.shown(spec_url), fix=f"leave it out: {name} knows its own")
         model = model_of(file.tensors, file.metadata, name=name)
-        return Source(url, name, file.sha256, None, model.spec, model.classes)
+        return _fitting(Source(url, name, file.sha256, None, model.spec, model.classes), file)
     if spec_url is None and not storage.exists(beside):
         raise SpecError(
             f"{name} holds weights and does not say of which network",
@@ -147,13 +147,20 @@ def _file(url: str, *, spec_url: str | None) -> Source:
     spec = cli.read_spec(spec_url or beside)
     if spec.model.class_cond and spec.model.num_classes is None:
         raise SpecError("model.num_classes", fix="a file of weights has no label map: say in its spec how many classes the network knows")
-    return Source(url, name, file.sha256, None, spec, ())
+    return _fitting(Source(url, name, file.sha256, None, spec, ()), file)
+
+
+def _fitting(source: Source, file: WeightFile) -> Source:
+    """Itself, if the weights are those of its spec's network."""
+    with torch.device("meta"):
+        network = build.model(source.spec, num_classes=source.num_classes)
+    check_fits(_shapes(file.tensors), _shapes(network.state_dict()), name=source.name)
+    return source
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], source: Source) -> None:
     file = read_weights(source.url)
     _same(file.sha256, source)
-    check_fits(_shapes(file.tensors), _shapes(parameters), name=source.name)
     for name, tensor in parameters.items():
         tensor.copy_(file.tensors[name])
 

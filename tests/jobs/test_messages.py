@@ -15,6 +15,7 @@ from iddpm_ray.spec.text import dump_yaml
 
 ROOT = Path(__file__).parents[2]
 JUDGE = ["--features", "digits-classifier", "--count", "16"]
+TAKEN = ["--count", "2", "--respacing", "2", "--out", "taken"]
 WEIGHTS = ["--spec", "spec.yaml", "--count", "2"]
 CASES = {
     "a run without a checkpoint": [["sample", "none"], ["nll", "none"], ["evaluate", "none"], ["convert", "export", "none", "x.pt"]],
@@ -49,7 +50,9 @@ CASES = {
     ],
     "weights that lack some": [["sample", "lacking.pt", *WEIGHTS]],
     "weights with others beside": [["sample", "more.pt", *WEIGHTS]],
-    "a folder of the same job, asked for otherwise": [["sample", "digits", "--count", "2", "--seed", "1", "--out", "taken"]],
+    "a folder of the same job, asked for otherwise": [
+        ["sample", "digits", "--count", "2", "--respacing", "2", "--seed", "1", "--out", "taken"]
+    ],
     "a folder of a job of another kind": [
         ["nll", "digits", "--rows", "all", "--out", "taken"],
         ["evaluate", "digits", *JUDGE, "--out", "taken"],
@@ -108,7 +111,7 @@ def test_a_refusal_is_the_line_that_the_table_shows(
 ) -> None:
     monkeypatch.chdir(place)
     if case.startswith("a folder of"):
-        assert run("sample", ["digits", "--count", "2", "--respacing", "2", "--workers", "0", "--out", "taken"]) == 0
+        assert run("sample", ["digits", *TAKEN, "--workers", "0"]) == 0
     said = table()[case]
     for program, *words in CASES[case]:
         capfd.readouterr()
