@@ -49,8 +49,9 @@ def _convert(wanted: argparse.Namespace) -> None:
 
     weights = _weights(wanted.weights)
     classes = [] if wanted.classes is None else _names(wanted.classes)
+    which = _best(wanted.source) if wanted.step == "best" else wanted.step
     model = open_model(
-        wanted.source, given=_given(wanted), which=wanted.which, weights=weights, classes=classes, classes_source=wanted.classes or ""
+        wanted.source, given=_given(wanted), which=which, weights=weights, classes=classes, classes_source=wanted.classes or ""
     )
     print(f"from {model.origin}", flush=True)
     write_model(
@@ -62,6 +63,18 @@ def _convert(wanted: argparse.Namespace) -> None:
         tolerance=wanted.tolerance,
     )
     print(f"wrote {storage.shown(wanted.to)}")
+
+
+def _best(run: str) -> int:
+    """The step that a run's own measurements found best."""
+    from iddpm_ray.checkpoint.found import steps_of
+    from iddpm_ray.evaluate.best import best_step
+
+    return best_step(run, steps=[one.step for one in steps_of(run)])
+
+
+def _step(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _weights(text: str) -> Literal["raw"] | float:
@@ -138,7 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "to", metavar="TO", help="NAME.safetensors (with its card NAME.md), NAME.pt as OpenAI's, or a folder for diffusers"
         )
-        command.add_argument("--which", metavar="STEP|NAME", help="of a run, this checkpoint (the newest)")
+        command.add_argument(
+            "--step", type=_step, default="newest", metavar="N|newest|best|NAME", help="of a run, which checkpoint (newest)"
+        )
         command.add_argument(
             "--weights", metavar="raw|RATE", default="raw", help="of a run, the raw weights or an average, such as 0.9999 (raw)"
         )

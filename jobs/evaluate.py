@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iddpm_ray import storage
-from iddpm_ray.errors import DataError, SpecError, UserError
+from iddpm_ray.errors import DataError, SpecError
+from iddpm_ray.evaluate.command import add_pool, add_weights, at_least, check_urls, pool_options, run_program, share
 
 if TYPE_CHECKING:
     from iddpm_ray.evaluate.assessment import Assessment
@@ -19,15 +20,7 @@ WAY = ("method", "respacing", "eta", "guidance")
 
 def main(argv: Sequence[str]) -> int:
     """Gathers features that are missing, measures, prints and writes the result; returns the exit code."""
-    wanted = _parser().parse_args(argv)
-    try:
-        return _evaluate(wanted)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
+    return run_program(_evaluate, _parser(), argv)
 
 
 def _evaluate(wanted: argparse.Namespace) -> int:
@@ -35,9 +28,10 @@ def _evaluate(wanted: argparse.Namespace) -> int:
     from iddpm_ray.evaluate.reference import write_reference
     from iddpm_ray.runtime.chunks import Pool, run_chunks
 
+    check_urls(wanted, "samples", "reference", "features", "inception", "write_reference", "out", "spec")
     subject = None if _is_pictures(wanted.samples) else _subject(wanted)
     assessment = _of_files(wanted) if subject is None else _of_run(wanted, subject)
-    pool = Pool(wanted.workers, cpus=wanted.cpus_per_worker, gpus=wanted.gpus_per_worker, threads=wanted.threads, address=wanted.address)
+    pool = Pool(**pool_options(wanted))
     found = assess(assessment, lambda chunks, worker, unit: run_chunks(chunks, worker, pool=pool, unit=unit))
     if found is None:
         return 130
@@ -67,7 +61,7 @@ def _is_pictures(samples: str) -> bool:
 def _subject(wanted: argparse.Namespace) -> "Subject":
     from iddpm_ray.evaluate.subject import choose_subject
 
-    return choose_subject(wanted.samples, which=wanted.step, ema=wanted.ema, spec_url=wanted.spec)
+    return choose_subject(wanted.samples, which=wanted.step or "newest", ema=wanted.ema, spec_url=wanted.spec)
 
 
 def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSpec":
@@ -113,7 +107,7 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
 
     if wanted.reference in (None, "data"):
         raise SpecError("--reference", value=wanted.reference, fix="say what the pictures are held against: an npz or a folder")
-    idle = [name for name in (*WAY, "ema", "spec", "count") if getattr(wanted, name) is not None]
+    idle = [name for name in (*WAY, "step", "ema", "spec", "count") if getattr(wanted, name) is not None]
     if idle or wanted.score:
         raise SpecError(f"--{(idle or ['score'])[0]}", fix="is for runs that draw samples; these are drawn already")
     out = storage.absolute(wanted.out or f"{wanted.samples.rstrip('/').removesuffix('.npz')}.evaluation")
@@ -125,16 +119,21 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
 
 
 def _keep_score(subject: "Subject", metrics: dict[str, float]) -> None:
-    from iddpm_ray.checkpoint.scores import write_score
-    from iddpm_ray.runtime.evaluations import write_rows
+    from iddpm_ray.checkpoint.commit import checkpoint_named
+    from iddpm_ray.sinks.evaluations import keep_evaluation
 
-    write_score(subject.run_url, subject.source.name, metrics)
-    write_rows(subject.run_url, global_batch=subject.spec.train.global_batch)
+    checkpoint = checkpoint_named(subject.run_url, subject.source.name)
+    if checkpoint is None:
+        raise SpecError("--score", value=subject.source.name, fix="is for checkpoints of a run")
+    spec = subject.spec
+    keep_evaluation(subject.run_url, checkpoint, metrics, global_batch=spec.train.global_batch, tensorboard=spec.log.tensorboard)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog="What is not said here is as the run's sections sample and evaluate have it."
+        description=__doc__,
+        usage="%(prog)s RUN|NPZ|FOLDER [options]",
+        epilog="What is not said here is as the run's sections sample and evaluate have it.",
     )
     add = parser.add_argument
     add("samples", metavar="RUN|NPZ|FOLDER", help="a run (or checkpoint, or file of weights) that draws, or pictures, at any fsspec URL")
@@ -144,38 +143,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--inception-sha256", metavar="HEX", help="its checksum")
     add("--write-reference", metavar="NPZ", help="also write the reference's mu, sigma, mu_s, sigma_s, as ADM's evaluator reads them")
     add("--score", action="store_true", help="let --step best and checkpoint.keep_best count this result")
-    add("--step", type=_step, default="newest", metavar="N|newest|best", help="which checkpoint of a run (newest)")
-    add("--ema", type=_ema, metavar="RATE|raw", help="which average of the weights")
-    add("--spec", metavar="FILE", help="of a file of weights: the spec of its run (spec.yaml beside it)")
-    add("--count", type=_positive, help="samples a run draws")
+    add_weights(parser)
+    add("--count", type=at_least(1), help="samples a run draws")
     add("--method", choices=("ddpm", "ddim", "dpmpp"), help="how they are drawn")
     add("--respacing", help='draw in fewer timesteps: "250", "10,15,20", "ddim50"')
-    add("--eta", type=float, help="of DDIM, 0 to 1")
-    add("--guidance", type=float, metavar="SCALE", help="classifier-free guidance, 1 for none")
+    add("--eta", type=share, help="of DDIM, 0 to 1")
+    add("--guidance", type=share, metavar="SCALE", help="classifier-free guidance, 1 for none")
     add("--seed", type=int, default=0, help="of samples, subsets and the bootstrap (0)")
-    add("--batch", type=_positive, help="samples drawn together")
+    add("--batch", type=at_least(1), help="samples drawn together")
     add("--out", metavar="FOLDER", help="where features and result go (RUN/evaluations/ and a name of its own; NPZ.evaluation)")
     add("--keep-chunks", action="store_true", help="leave the samples' features that the result was made of")
-    add("--workers", type=int, default=1, help="Ray actors; 0: work in this process (1)")
-    add("--cpus-per-worker", type=float, default=1.0, help="(1)")
-    add("--gpus-per-worker", type=float, default=0.0, help="(0)")
-    add("--threads", type=_positive, default=1, help="of torch in each worker; another number rounds otherwise (1)")
-    add("--address", help="of a Ray cluster (that of the job, else an embedded Ray)")
+    add_pool(parser)
     return parser
-
-
-def _step(text: str) -> int | str:
-    return text if text in ("newest", "best") else int(text)
-
-
-def _ema(text: str) -> str:
-    return text if text == "raw" else str(float(text))
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("should be at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,13 @@ import sys
 from collections.abc import Sequence
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.errors import SpecError
+from iddpm_ray.evaluate.command import WEIGHTS, add_pool, add_weights, at_least, check_urls, number, pool_options, run_program
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures what is not measured yet, writes the results, prints the mean; returns the exit code."""
-    wanted = _parser().parse_args(argv)
-    try:
-        return _measure(wanted)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
+    return run_program(_measure, _parser(), argv)
 
 
 def _measure(wanted: argparse.Namespace) -> int:
@@ -29,14 +22,15 @@ def _measure(wanted: argparse.Namespace) -> int:
     from iddpm_ray.runtime.chunks import Pool
     from iddpm_ray.runtime.nll import run_nll
 
+    check_urls(wanted, "run", "data", "out", "spec")
     if wanted.target_se is not None and not wanted.estimate:
         raise SpecError("--target-se", value=wanted.target_se, fix="is where an estimate stops: give --estimate too")
-    subject = choose_subject(wanted.run, which=wanted.step, ema=wanted.ema, spec_url=wanted.spec)
+    subject = choose_subject(wanted.run, which=wanted.step or "newest", ema=wanted.ema, spec_url=wanted.spec)
     spec, classes = subject.spec, subject.source.classes
     manifest = pinned_data(subject.run_url, spec) if wanted.data is None else other_data(wanted.data, spec, classes=classes)
     side = wanted.rows or ("validation" if wanted.data is None else "all")
     looking = Looking(side, wanted.count, wanted.seed, wanted.strata if wanted.estimate else 0, wanted.batch, wanted.clip)
-    pool = Pool(wanted.workers, cpus=wanted.cpus_per_worker, gpus=wanted.gpus_per_worker, threads=wanted.threads, address=wanted.address)
+    pool = Pool(**pool_options(wanted))
     found = run_nll(subject, looking, manifest=manifest, folder=wanted.out, pool=pool, target_se=wanted.target_se)
     if found is None:
         return 130
@@ -49,51 +43,28 @@ def _measure(wanted: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "run", metavar="RUN", help="directory of a run, of one checkpoint, or a file of weights (.pt, .safetensors), at any fsspec URL"
-    )
-    parser.add_argument("--step", type=_step, default="newest", metavar="N|newest|best", help="which checkpoint (newest)")
-    parser.add_argument("--ema", type=_ema, metavar="RATE|raw", help="which average of the weights (what the run's section sample says)")
-    parser.add_argument("--spec", metavar="FILE", help="of a file of weights: the spec of its run (spec.yaml beside it)")
+    parser = argparse.ArgumentParser(description=__doc__, usage="%(prog)s RUN [options]")
+    parser.add_argument("run", metavar="RUN", help=WEIGHTS)
+    add_weights(parser)
     parser.add_argument("--data", metavar="PATH", help="other pictures, at any fsspec URL (those that the run is pinned to)")
     parser.add_argument(
         "--rows", choices=("train", "validation", "all"), help="which side of the split (validation; with --data all of the pictures)"
     )
-    parser.add_argument("--count", type=_positive, help="so many of them, chosen at random by --seed (all)")
+    parser.add_argument("--count", type=at_least(1), help="so many of them, chosen at random by --seed (all)")
     parser.add_argument("--estimate", action="store_true", help="look at a few timesteps of each picture; unbiased, with a standard error")
-    parser.add_argument("--strata", type=_positive, default=16, help="ranges of timesteps of an estimate, two draws in each (16)")
+    parser.add_argument("--strata", type=at_least(1), default=16, help="ranges of timesteps of an estimate, two draws in each (16)")
     parser.add_argument("--target-se", type=_error, metavar="BPD", help="stop an estimate once its standard error is as small as this")
     parser.add_argument("--seed", type=int, default=0, help="of rows, timesteps and noises (0)")
-    parser.add_argument("--batch", type=_positive, default=32, help="pictures a chunk (32)")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="pictures a chunk (32)")
     parser.add_argument("--no-clip", dest="clip", action="store_false", help="do not clamp predicted pictures to [-1, 1]")
     parser.add_argument("--out", metavar="FOLDER", help="where chunks and results go (a folder of its own in RUN/evaluations)")
-    parser.add_argument("--workers", type=int, default=1, help="Ray actors; 0: measure in this process (1)")
-    parser.add_argument("--cpus-per-worker", type=float, default=1.0, help="(1)")
-    parser.add_argument("--gpus-per-worker", type=float, default=0.0, help="(0)")
-    parser.add_argument("--threads", type=_positive, default=1, help="of torch in each worker; another number rounds otherwise (1)")
-    parser.add_argument("--address", help="of a Ray cluster (that of the job, else an embedded Ray)")
+    add_pool(parser)
     return parser
 
 
-def _step(text: str) -> int | str:
-    return text if text in ("newest", "best") else int(text)
-
-
-def _ema(text: str) -> str:
-    return text if text == "raw" else str(float(text))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("should be at least 1")
-    return value
-
-
 def _error(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
+    value = number(text, least=0)
+    if value == 0:
         raise argparse.ArgumentTypeError("should be above 0")
     return value
 

@@ -5,20 +5,13 @@ import sys
 from collections.abc import Sequence
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.errors import SpecError
+from iddpm_ray.evaluate.command import run_program
 
 
 def main(argv: Sequence[str]) -> int:
     """Steps there from the checkpoint before, prints and writes what the step saw; returns the exit code."""
-    wanted = _parser().parse_args(argv)
-    try:
-        return _replay(wanted)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return run_program(_replay, _parser(), argv)
 
 
 def _replay(wanted: argparse.Namespace) -> int:

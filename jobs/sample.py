@@ -3,11 +3,23 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.errors import SpecError
+from iddpm_ray.evaluate.command import (
+    WEIGHTS,
+    add_pool,
+    add_weights,
+    at_least,
+    average,
+    check_urls,
+    pool_options,
+    run_program,
+    share,
+    step,
+)
 
 if TYPE_CHECKING:
     from iddpm_ray.evaluate.generate import Job
@@ -21,19 +33,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         the exit code: 0 done, 2 something to mend, 130 stopped, and the same command goes on.
     """
-    wanted = _parser().parse_args(argv)
-    try:
-        for name in ("run", "base", "out", "spec"):
-            if getattr(wanted, name) and storage.carries_credentials(getattr(wanted, name)):
-                fix = "leave them to the environment: a URL is saved and shown"
-                raise SpecError(f"{name} holds credentials", value=storage.shown(getattr(wanted, name)), fix=fix)
-        return _sample(wanted)
-    except UserError as error:
-        print(f"\nerror: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from the chunks that are done", file=sys.stderr)
-        return 130
+    return run_program(_sample, _parser(), argv)
 
 
 def _sample(wanted: argparse.Namespace) -> int:
@@ -41,6 +41,7 @@ def _sample(wanted: argparse.Namespace) -> int:
     from iddpm_ray.evaluate.generate import Sampler
     from iddpm_ray.sinks.bar import Bar
 
+    check_urls(wanted, "run", "base", "out", "spec")
     job = _job(wanted)
     url = storage.absolute(wanted.out or output.default_url(job))
     if wanted.dry_run:
@@ -51,13 +52,7 @@ def _sample(wanted: argparse.Namespace) -> int:
     if not output.is_done(chunks, form=wanted.format, grid=wanted.grid):
         from iddpm_ray.runtime.chunks import Pool, run_chunks
 
-        pool = Pool(
-            workers=wanted.workers,
-            cpus=wanted.cpus_per_worker,
-            gpus=wanted.gpus_per_worker,
-            threads=wanted.threads,
-            address=wanted.address,
-        )
+        pool = Pool(**pool_options(wanted))
         if not run_chunks(chunks, Sampler(job, chunks), pool=pool, unit="pictures"):
             print(f"\nstopped; the same command goes on: {storage.shown(url)}", file=sys.stderr)
             return 130
@@ -109,73 +104,57 @@ def _given(wanted: argparse.Namespace, prefix: str) -> dict[str, Any]:
     """The fields of section `sample` that the command line sets."""
     said = {name: getattr(wanted, prefix + name) for name in WAY if name != "step" and getattr(wanted, prefix + name) is not None}
     if "ema" in said:
-        said["ema"] = None if said["ema"] == "raw" else said["ema"]
+        said["ema"] = None if said["ema"] == "raw" else float(said["ema"])
     if "eta" in said and said.get("method") not in (None, "ddim"):
         raise SpecError("--eta", value=said["eta"], fix="has an effect with --method ddim alone")
     return said
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="What is not said here is as the run's section `sample` has it.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, usage="%(prog)s RUN [options]", epilog="What is not said here is as the run's section `sample` has it."
+    )
     add = parser.add_argument
-    add("run", metavar="RUN", help="directory of a run, of one checkpoint, or a file of weights (.pt, .safetensors), at any fsspec URL")
-    add("--spec", metavar="FILE", help="of a file of weights: the spec of its run (spec.yaml beside it)")
+    add("run", metavar="RUN", help=WEIGHTS)
+    add_weights(parser)
     _add_way(parser, "", "")
-    add("--count", type=_at_least(1), help="pictures (as many as base or label file have, else 100)")
+    add("--count", type=at_least(1), help="pictures (as many as base or label file have, else 100)")
     add("--seed", type=int, default=0, help="of everything random (0)")
-    add("--batch", type=_at_least(1), default=64, help="pictures drawn together; another number rounds otherwise (64)")
+    add("--batch", type=at_least(1), default=64, help="pictures drawn together; another number rounds otherwise (64)")
     add("--classes", help="3, or 1,2,7 in turn, or names, or balanced, or a file with a class a line (as the run says, else balanced)")
     add(
         "--base", metavar="NPZ|RUN", help="what a run of model.kind superres enlarges: an npz of small pictures, or the run that draws them"
     )
-    add("--base-noise", type=_at_least(0), metavar="LEVEL", help="noise given to those, at most model.low_res_noise")
+    add("--base-noise", type=at_least(0), metavar="LEVEL", help="noise given to those, at most model.low_res_noise")
     _add_way(parser, "base-", "for the run given as --base: ")
     add("--precision", choices=("float32", "bf16", "fp16"), help="what the network computes in (as in training)")
     add("--compile", action="store_true", help="torch.compile the network")
     add("--out", metavar="URL", help="folder for the result (RUN/generated/ and a name of its own)")
     add("--format", choices=("npz", "png", "parquet"), default="npz", help="of the result (npz, as the original program's)")
-    add("--grid", type=_at_least(1), nargs="?", const=100, metavar="N", help="also a picture of the first N (100)")
+    add("--grid", type=at_least(1), nargs="?", const=100, metavar="N", help="also a picture of the first N (100)")
     add("--keep-chunks", action="store_true", help="leave the pieces that the result was made of")
-    add("--workers", type=_at_least(0), default=1, help="Ray actors; 0: draw in this process (1)")
-    add("--cpus-per-worker", type=float, default=1.0, help="(1)")
-    add("--gpus-per-worker", type=float, default=0.0, help="(0)")
-    add("--threads", type=_at_least(1), default=1, help="of torch in each worker; another number rounds otherwise (1)")
-    add("--address", help="of a Ray cluster (that of the job, else an embedded Ray)")
+    add_pool(parser)
     add("--dry-run", action="store_true", help="print what would be drawn; start nothing")
     return parser
 
 
 def _add_way(parser: argparse.ArgumentParser, prefix: str, about: str) -> None:
     add = parser.add_argument
-    add(f"--{prefix}step", type=_step, metavar="N|newest|best", help=f"{about}which checkpoint (newest)")
+    if prefix:
+        add(f"--{prefix}step", type=step, metavar="N|newest|best", help=f"{about}which checkpoint (newest)")
+        add(f"--{prefix}ema", type=average, metavar="RATE|raw", help=f"{about}which average of the weights")
     add(f"--{prefix}method", choices=("ddpm", "ddim", "dpmpp"), help=f"{about}ancestral, DDIM, or DPM-Solver++ 2M")
     add(f"--{prefix}respacing", help=f'{about}draw in fewer timesteps: "250", "10,15,20", "ddim50"')
-    add(f"--{prefix}eta", type=float, help=f"{about}of DDIM, 0 to 1")
-    add(f"--{prefix}ema", type=_ema, metavar="RATE|raw", help=f"{about}which average of the weights")
-    add(f"--{prefix}guidance", type=float, metavar="SCALE", help=f"{about}classifier-free guidance, 1 for none")
+    add(f"--{prefix}eta", type=share, help=f"{about}of DDIM, 0 to 1")
+    add(f"--{prefix}guidance", type=share, metavar="SCALE", help=f"{about}classifier-free guidance, 1 for none")
     add(f"--{prefix}guidance-interval", type=_interval, metavar="LO,HI", help=f"{about}guide at these timesteps of the whole process alone")
 
 
-def _step(text: str) -> int | str:
-    return text if text in ("newest", "best") else int(text)
-
-
-def _ema(text: str) -> float | str:
-    return text if text == "raw" else float(text)
-
-
 def _interval(text: str) -> tuple[int, int]:
-    low, high = text.split(",")
+    low, _, high = text.partition(",")
+    if not (low.isdecimal() and high.isdecimal()):
+        raise argparse.ArgumentTypeError(f"should be two timesteps, such as 100,800 (got {text})")
     return int(low), int(high)
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"should be at least {least}")
-        return int(text)
-
-    return number
 
 
 if __name__ == "__main__":

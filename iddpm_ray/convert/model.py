@@ -47,18 +47,21 @@ class Model:
         """
         with torch.device("meta"):
             network = build.model(self.spec, num_classes=self.num_classes)
-        check_fits({key: tuple(tensor.shape) for key, tensor in self.tensors.items()}, network, name=self.origin)
+        check_fits(_shapes(self.tensors), _shapes(network.state_dict()), name=self.origin)
         network.load_state_dict(self.tensors, assign=True)
         return network.eval().requires_grad_(False)
 
 
-def check_fits(shapes: Mapping[str, tuple[int, ...]], network: torch.nn.Module, *, name: str) -> None:
-    """Compares names and shapes with a network's.
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_fits(shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, tuple[int, ...]], *, name: str) -> None:
+    """Compares names and shapes of weights with those that a network has.
 
     Raises:
         CheckpointError: they differ; says how.
     """
-    own = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
     missing, extra = sorted(own.keys() - shapes.keys()), sorted(shapes.keys() - own.keys())
     other = [f"{key} is {list(shapes[key])} there and {list(own[key])} in its spec" for key in own if shapes.get(key, own[key]) != own[key]]
     parts = [
@@ -67,9 +70,7 @@ def check_fits(shapes: Mapping[str, tuple[int, ...]], network: torch.nn.Module, 
         *([some(other)] if other else []),
     ]
     if parts:
-        raise CheckpointError(
-            f"{name} does not fit its own spec: {'; '.join(parts)}", fix="give the spec that these weights were made with"
-        )
+        raise CheckpointError(f"{name} does not fit its spec: {'; '.join(parts)}", fix="give the spec that these weights were made with")
 
 
 @dataclass(frozen=True)

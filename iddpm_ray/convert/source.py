@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from iddpm_ray import build, storage
-from iddpm_ray.checkpoint.choose import newest_readable
-from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE, Checkpoint, open_checkpoint, read_file
+from iddpm_ray.checkpoint.commit import LABELS_FILE
+from iddpm_ray.checkpoint.found import NEWEST, check_rate, find_checkpoint, load_weights, weight_names
 from iddpm_ray.checkpoint.index import read_index
-from iddpm_ray.checkpoint.inventory import inventory, pick
-from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.convert import hub
 from iddpm_ray.convert.diffusers import attention_levels, fields_of_config
 from iddpm_ray.convert.model import Given, Model, class_names, complete_spec
@@ -25,7 +23,7 @@ from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.models.attention import AttentionBlock, QkvOrder
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.spec.text import dump_yaml, load_text
+from iddpm_ray.spec.text import dump_yaml
 
 Weights = Literal["raw"] | float
 Heads = Mapping[str, tuple[int, QkvOrder]]
@@ -118,13 +116,13 @@ def open_folder(url: str, *, qkv_order: QkvOrder = "heads_first", sha256: str | 
 
 
 def open_model(
-    url: str, *, given: Given, which: str | None = None, weights: Weights = "raw", classes: Sequence[str] = (), classes_source: str = ""
+    url: str, *, given: Given, which: int | str = NEWEST, weights: Weights = "raw", classes: Sequence[str] = (), classes_source: str = ""
 ) -> Model:
     """The network that a URL names, with all that is needed to run it.
 
     Args:
         given: what is said of weights that do not know it themselves.
-        which: of a run, a checkpoint by step or name; None for the newest.
+        which: of a run, a checkpoint by step or name, or the newest.
         weights: of a run or checkpoint, raw or the rate of an average.
         classes: names of the classes, for weights that do not know them; `classes_source` says where they were given.
 
@@ -149,8 +147,7 @@ def open_model(
         found = Given(values, given.base, given.source)
         return _recognised(folder.tensors(), found, classes or folder.classes, classes_source or shown, name=shown)
     _refuse_given(given, classes, name=shown)
-    checkpoint, marker = _checkpoint(path, which)
-    return _stored(checkpoint, marker, weights)
+    return _stored(path, which, weights)
 
 
 def _recognised(tensors: dict[str, Tensor], given: Given, classes: Sequence[str], source: str, *, name: str) -> Model:
@@ -170,37 +167,17 @@ def _agree(said: Mapping[str, Any], given: Given, *, name: str) -> None:
         raise SpecError(f"{name} is another network:\n  " + "\n  ".join(wrong) + "\n", fix="leave these out: its configuration tells them")
 
 
-def _checkpoint(url: str, which: str | None) -> tuple[Checkpoint, Marker]:
-    if storage.exists(storage.join(url, MARKER)):
-        if which is not None:
-            raise SpecError("--which", value=which, fix=f"has no effect on {storage.shown(url)}, which is one checkpoint")
-        return open_checkpoint(url)
-    if which is not None:
-        return open_checkpoint(pick(inventory(url), which)[0].checkpoint.url)
-    choice = newest_readable(url)
-    if choice.checkpoint is None or choice.marker is None:
-        raise CheckpointError(
-            f"nothing to convert at {storage.shown(url)}",
-            fix=f"name a run with a checkpoint, one checkpoint, a folder of diffusers, or a file ending in {', '.join(ENDINGS)}",
-        )
-    return choice.checkpoint, choice.marker
-
-
-def _stored(checkpoint: Checkpoint, marker: Marker, weights: Weights) -> Model:
-    spec = load_text(read_file(checkpoint, SPEC_FILE, marker=marker).decode())
-    classes = tuple(json.loads(read_file(checkpoint, LABELS_FILE, marker=marker)))
-    if weights != "raw" and weights not in spec.optim.ema_rates:
-        rates = ", ".join(f"{rate:g}" for rate in spec.optim.ema_rates)
-        raise SpecError("--weights", value=weights, fix=f"{storage.shown(checkpoint.url)} has raw{', ' if rates else ''}{rates}")
-    prefix = "model." if weights == "raw" else f"ema.{weights}."
-    stored = {name.removeprefix(prefix): one for name, one in read_index(checkpoint, marker).items() if name.startswith(prefix)}
+def _stored(url: str, which: int | str, weights: Weights) -> Model:
+    """The network of a run's checkpoint."""
+    found = find_checkpoint(url, which=which)
+    rate = None if weights == "raw" else weights
+    check_rate(found.spec, rate)
+    checkpoint, prefix = found.checkpoint, weight_names(rate)
+    stored = {name.removeprefix(prefix): one for name, one in read_index(checkpoint, found.marker).items() if name.startswith(prefix)}
     tensors = {name: torch.empty(one.shape) for name, one in stored.items()}
-    from iddpm_ray.checkpoint.dcp import load  # seconds of imports, which files of weights do without
-
-    load(checkpoint, into={prefix + name: tensor for name, tensor in tensors.items()}, ignore_extra=True, marker=marker)
-    kind = "" if weights == "raw" else f", average {weights:g}"
-    cond = spec.model.class_cond
-    return Model(spec, classes if cond else (), tensors, f"{storage.shown(checkpoint.url)}{kind}")
+    load_weights(checkpoint, found.marker, rate=rate, into=tensors)
+    kind = "" if rate is None else f", average {rate:g}"
+    return Model(found.spec, found.classes if found.spec.model.class_cond else (), tensors, f"{storage.shown(checkpoint.url)}{kind}")
 
 
 def heads_of_spec(spec: JobSpec) -> Heads:
@@ -225,8 +202,8 @@ def _heads(count: int, order: QkvOrder) -> tuple[int, QkvOrder]:
     return count, "heads_first" if count == 1 else order
 
 
-def _refuse_options(which: str | None, weights: Weights, *, name: str) -> None:
-    for option, value, usual in (("--which", which, None), ("--weights", weights, "raw")):
+def _refuse_options(which: int | str, weights: Weights, *, name: str) -> None:
+    for option, value, usual in (("--step", which, NEWEST), ("--weights", weights, "raw")):
         if value != usual:
             raise SpecError(option, value=value, fix=f"has no effect on {name}, which holds one set of weights")
 
@@ -265,7 +242,6 @@ def describe(url: str) -> str:
         found = recognise({key: tuple(tensor.shape) for key, tensor in folder.tensors().items()}, name=shown)
         told = "\n".join(f"{path}={value}" for path, value in folder.fields.items())
         return f"{found.describe()}\n{'sha256':<12}{folder.weights.sha256}\n\n{told}"
-    checkpoint, marker = _checkpoint(path, None)
-    model = _stored(checkpoint, marker, "raw")
+    model = _stored(path, NEWEST, "raw")
     found = recognise({key: tuple(tensor.shape) for key, tensor in model.tensors.items()}, name=shown)
     return f"{found.describe()}\n{'from':<12}{model.origin}\n\n{dump_yaml(model.spec)}".rstrip()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from iddpm_ray.diffusion.gaussian import GaussianDiffusion, at_least_float32, p_moments, predict
-from iddpm_ray.diffusion.sample import Denoised, StepSample
+from iddpm_ray.diffusion.gaussian import GaussianDiffusion, at_least_float32
+from iddpm_ray.diffusion.sample import Denoised, StepSample, all_at, moments_at, walk
 
 
 def dpmpp_step(
@@ -31,9 +31,8 @@ def dpmpp_step(
         cond, clip, denoised: as of `ddpm_step`.
     """
     x_t = at_least_float32(x_t)
-    t = torch.full((x_t.shape[0],), index, dtype=torch.int64, device=x_t.device)
-    output = predict(diffusion, model, x_t=x_t, t=t, cond=cond)
-    pred_xstart = p_moments(diffusion, output=output, x_t=x_t, t=t, clip=clip, denoised=denoised).pred_xstart
+    t = all_at(index, like=x_t)
+    pred_xstart = moments_at(diffusion, model, x_t=x_t, t=t, cond=cond, clip=clip, denoised=denoised).pred_xstart
     if index == 0:
         return StepSample(pred_xstart, pred_xstart)
     kept = diffusion.tables.alphas_cumprod
@@ -58,9 +57,12 @@ def dpmpp_steps(
     denoised: Denoised | None = None,
 ) -> Iterator[StepSample]:
     """Every step from pure noise to a picture; arguments as of `ddpm_steps`, but no noise is used."""
-    x, previous = start, None
-    for index in reversed(range(diffusion.num_timesteps)):
-        with torch.no_grad():
-            step = dpmpp_step(diffusion, model, x_t=x, index=index, previous=previous, cond=cond, clip=clip, denoised=denoised)
-        x, previous = step.sample, step.pred_xstart
-        yield step
+    previous: Tensor | None = None
+
+    def step(x_t: Tensor, index: int) -> StepSample:
+        nonlocal previous
+        found = dpmpp_step(diffusion, model, x_t=x_t, index=index, previous=previous, cond=cond, clip=clip, denoised=denoised)
+        previous = found.pred_xstart
+        return found
+
+    return walk(step, start=start, indices=reversed(range(diffusion.num_timesteps)))

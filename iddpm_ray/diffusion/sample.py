@@ -4,7 +4,7 @@ Sources: Ho et al. 2020 (arXiv:2006.11239, algorithm 2); Song et al. 2020, DDIM 
 A step keeps gradients if its caller does. The loops compute without them and hand every step out with the caller's own setting.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -51,7 +51,7 @@ def ddpm_step(
         clip: clamp the prediction of x_start to [-1, 1].
         denoised: applied to that prediction before it is clamped.
     """
-    moments = _moments(diffusion, model, x_t, t, cond, clip, denoised)
+    moments = moments_at(diffusion, model, x_t=x_t, t=t, cond=cond, clip=clip, denoised=denoised)
     if noise is None:
         return StepSample(moments.mean, moments.pred_xstart)
     scale = torch.exp(0.5 * moments.log_variance) * _unless_last(t, like=moments.mean)
@@ -71,7 +71,7 @@ def ddim_step(
     denoised: Denoised | None = None,
 ) -> StepSample:
     """x_{t-1} from x_t by DDIM; eta 0 is deterministic, eta 1 as random as DDPM. Arguments as of `ddpm_step`."""
-    moments = _moments(diffusion, model, x_t, t, cond, clip, denoised)
+    moments = moments_at(diffusion, model, x_t=x_t, t=t, cond=cond, clip=clip, denoised=denoised)
     pred_xstart = moments.pred_xstart
     eps = eps_from_xstart(diffusion, x_t=at_least_float32(x_t), t=t, x_start=pred_xstart)
     kept = lookup(diffusion.tables.alphas_cumprod, t, like=pred_xstart)
@@ -96,21 +96,23 @@ def ddim_reverse_step(
     denoised: Denoised | None = None,
 ) -> StepSample:
     """x_{t+1} from x_t: the deterministic DDIM step run towards the noise. The last timestep leads to the predicted eps itself."""
-    moments = _moments(diffusion, model, x_t, t, cond, clip, denoised)
+    moments = moments_at(diffusion, model, x_t=x_t, t=t, cond=cond, clip=clip, denoised=denoised)
     eps = eps_from_xstart(diffusion, x_t=at_least_float32(x_t), t=t, x_start=moments.pred_xstart)
     kept_next = lookup(diffusion.tables.alphas_cumprod_next, t, like=eps)
     return StepSample(moments.pred_xstart * torch.sqrt(kept_next) + torch.sqrt(1 - kept_next) * eps, moments.pred_xstart)
 
 
-def _moments(
+def moments_at(
     diffusion: GaussianDiffusion,
     model: Callable[..., Tensor],
+    *,
     x_t: Tensor,
     t: Tensor,
     cond: Mapping[str, Tensor],
     clip: bool,
     denoised: Denoised | None,
 ) -> ModelMoments:
+    """What the network says of x_{t-1} and x_start, given x_t; arguments as of `ddpm_step`."""
     x_t = at_least_float32(x_t)
     output = predict(diffusion, model, x_t=x_t, t=t, cond=cond)
     return p_moments(diffusion, output=output, x_t=x_t, t=t, clip=clip, denoised=denoised)
@@ -137,13 +139,12 @@ def ddpm_steps(
         noise: given the number of steps done, the noise [N, C, H, W] of the next; not asked for the last, which takes none.
         cond: further inputs of the network, [N, ...] each.
     """
-    x = start
-    for done, index in enumerate(reversed(range(diffusion.num_timesteps))):
-        with torch.no_grad():
-            drawn = noise(done) if index > 0 else None
-            step = ddpm_step(diffusion, model, x_t=x, t=_all_at(index, start), noise=drawn, cond=cond, clip=clip, denoised=denoised)
-        x = step.sample
-        yield step
+
+    def step(x_t: Tensor, index: int) -> StepSample:
+        drawn = noise(diffusion.num_timesteps - 1 - index) if index > 0 else None
+        return ddpm_step(diffusion, model, x_t=x_t, t=all_at(index, like=x_t), noise=drawn, cond=cond, clip=clip, denoised=denoised)
+
+    return walk(step, start=start, indices=reversed(range(diffusion.num_timesteps)))
 
 
 def ddim_steps(
@@ -158,15 +159,13 @@ def ddim_steps(
     denoised: Denoised | None = None,
 ) -> Iterator[StepSample]:
     """Every DDIM step from pure noise to a picture; arguments as of `ddpm_steps`, and no noise is asked for at eta 0."""
-    x = start
-    for done, index in enumerate(reversed(range(diffusion.num_timesteps))):
-        with torch.no_grad():
-            drawn = noise(done) if index > 0 and eta != 0 else None
-            step = ddim_step(
-                diffusion, model, x_t=x, t=_all_at(index, start), noise=drawn, cond=cond, eta=eta, clip=clip, denoised=denoised
-            )
-        x = step.sample
-        yield step
+
+    def step(x_t: Tensor, index: int) -> StepSample:
+        drawn = noise(diffusion.num_timesteps - 1 - index) if index > 0 and eta != 0 else None
+        t = all_at(index, like=x_t)
+        return ddim_step(diffusion, model, x_t=x_t, t=t, noise=drawn, cond=cond, eta=eta, clip=clip, denoised=denoised)
+
+    return walk(step, start=start, indices=reversed(range(diffusion.num_timesteps)))
 
 
 def ddim_reverse_steps(
@@ -179,12 +178,11 @@ def ddim_reverse_steps(
     denoised: Denoised | None = None,
 ) -> Iterator[StepSample]:
     """Every step from pictures `start` [N, C, H, W] to the noise that DDIM would draw them from."""
-    x = start
-    for index in range(diffusion.num_timesteps):
-        with torch.no_grad():
-            step = ddim_reverse_step(diffusion, model, x_t=x, t=_all_at(index, start), cond=cond, clip=clip, denoised=denoised)
-        x = step.sample
-        yield step
+
+    def step(x_t: Tensor, index: int) -> StepSample:
+        return ddim_reverse_step(diffusion, model, x_t=x_t, t=all_at(index, like=x_t), cond=cond, clip=clip, denoised=denoised)
+
+    return walk(step, start=start, indices=range(diffusion.num_timesteps))
 
 
 def ddpm_sample(
@@ -221,8 +219,23 @@ def ddim_reverse_sample(
     return _last(ddim_reverse_steps(diffusion, model, start=start, cond=cond, clip=clip), start)
 
 
-def _all_at(index: int, x: Tensor) -> Tensor:
-    return torch.full((x.shape[0],), index, dtype=torch.int64, device=x.device)
+def walk(step: Callable[[Tensor, int], StepSample], *, start: Tensor, indices: Iterable[int]) -> Iterator[StepSample]:
+    """Steps at the given timesteps, each from the sample of the one before, without gradients.
+
+    Args:
+        step: given x_t and the timestep.
+    """
+    x_t = start
+    for index in indices:
+        with torch.no_grad():
+            found = step(x_t, index)
+        x_t = found.sample
+        yield found
+
+
+def all_at(index: int, *, like: Tensor) -> Tensor:
+    """A timestep for each picture of a batch, [N] int64."""
+    return torch.full((like.shape[0],), index, dtype=torch.int64, device=like.device)
 
 
 def _last(steps: Iterator[StepSample], start: Tensor) -> Tensor:

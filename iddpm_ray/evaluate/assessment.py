@@ -65,22 +65,27 @@ def assess(assessment: Assessment, do: Do) -> Assessed | None:
             "too few samples to measure", value=one.samples.count, fix=f"give at least {FEWEST}, for a number that means much thousands"
         )
     features = one.features.open(one.device)
+    samples = _claim(one, one.samples, one.folder, features=features)  # before anything is gathered: the folder may be another job's
     if isinstance(one.reference, str):
         reference = read_reference(one.reference, features=features)
     else:
-        found = _gather(one, one.reference, one.reference_folder, features=features, do=do, unit="reference pictures")
+        pictures = _claim(one, one.reference, one.reference_folder, features=features)
+        found = _gather(one, one.reference, pictures, do=do, unit="reference pictures")
         if found is None:
             return None
         reference = reference_of(found, count=one.reference.count, seed=one.seed)
-    drawn = _gather(one, one.samples, one.folder, features=features, do=do, unit="samples")
+    drawn = _gather(one, one.samples, samples, do=do, unit="samples")
     if drawn is None:
         return None
     return Assessed(measure(drawn, reference, count=one.samples.count, features=features.name, seed=one.seed), reference, features)
 
 
-def _gather(one: Assessment, gallery: Gallery, folder: str, *, features: Features, do: Do, unit: str) -> Parts | None:
+def _claim(one: Assessment, gallery: Gallery, folder: str, *, features: Features) -> Chunks:
     settings = {**gallery.settings(), "features": f"{features.name} {features.digest}", "feature_device": one.device}
-    chunks = claim(folder, settings, count=gallery.count, size=one.chunk, extension="npz")
+    return claim(folder, settings, count=gallery.count, size=one.chunk, extension="npz")
+
+
+def _gather(one: Assessment, gallery: Gallery, chunks: Chunks, *, do: Do, unit: str) -> Parts | None:
     if not do(chunks, FeatureWorker(gallery, one.features, chunks, one.device), unit):
         return None
     return lambda: map(read_features, chunks.read_all())

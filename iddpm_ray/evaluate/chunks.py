@@ -123,11 +123,8 @@ def claim(url: str, settings: Mapping[str, Any], *, count: int, size: int, exten
         storage.create(job_url, json.dumps(wanted, indent=1).encode())
         found = read_settings(chunks.url)  # another driver may have been faster
     if found != wanted:
-        changes = "\n  ".join(differences(found or {}, wanted))
-        raise SpecError(
-            f"{where} holds the output of another job; what is there -> what was asked for:\n  {changes}\n",
-            fix="use another folder, or ask for the same",
-        )
+        apart, fix = _apart(found or {}, wanted), "use another folder, or ask for the same"
+        raise SpecError(f"{where} holds the output of another job (there -> asked for: {apart})", fix=fix)
     return chunks
 
 
@@ -152,6 +149,13 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
     """A line for each setting that differs: `seed: 0 -> 1`."""
     names = [*found, *(name for name in wanted if name not in found)]
     return [f"{name}: {_said(found, name)} -> {_said(wanted, name)}" for name in names if _said(found, name) != _said(wanted, name)]
+
+
+def _apart(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What differs between two jobs, in a line; of different kinds nothing else need be said."""
+    other_kind = found.get("job") != wanted.get("job")
+    changes = differences({"job": found.get("job")}, {"job": wanted.get("job")}) if other_kind else differences(found, wanted)
+    return "; ".join(changes)
 
 
 def work_here(chunks: Chunks, worker: Worker, *, progress: Callable[[int, int], None] = lambda done, total: None) -> None:

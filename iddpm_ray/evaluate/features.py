@@ -98,7 +98,7 @@ class InceptionFile:
         except CheckpointError as error:
             if storage.is_local(self.url) and storage.exists(self.url):
                 raise
-            raise DataError(f"no Inception weights at {shown} ({error.what})", fix=_ABOUT_WEIGHTS) from None
+            raise DataError(f"no Inception weights: {error.what}", fix=_ABOUT_WEIGHTS) from None
         if file.sha256 != self.sha256:
             raise DataError(f"{shown} has SHA-256 {file.sha256}", value=self.sha256, fix="get the right file, or name its checksum")
         network = Inception()

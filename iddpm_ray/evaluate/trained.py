@@ -9,18 +9,16 @@ import torch
 from torch import nn
 
 from iddpm_ray import build, cli, storage
-from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage
-from iddpm_ray.checkpoint.choose import newest_readable
-from iddpm_ray.checkpoint.commit import Checkpoint, complete, open_checkpoint, read_file, read_marker
-from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.commit import open_checkpoint
+from iddpm_ray.checkpoint.found import check_rate, find_checkpoint, load_weights, steps_of
 from iddpm_ray.checkpoint.marker import MARKER, Marker, encode
+from iddpm_ray.convert.model import check_fits
 from iddpm_ray.convert.safetensors import knows_itself, model_of
-from iddpm_ray.convert.weight_files import ENDINGS, read_weights
+from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.evaluate.best import best_step
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.spec.text import load_text
-from iddpm_ray.train.directory import SPEC_FILE, read_classes
+from iddpm_ray.train.directory import SPEC_FILE
 
 Which = int | Literal["newest", "best"]
 
@@ -74,7 +72,7 @@ def find_source(url: str, *, which: Which = "newest", spec_url: str | None = Non
         spec_url: of a file of weights that knows nothing of its network; None for the spec in its header, or the `spec.yaml` beside it.
 
     Raises:
-        CheckpointError: no checkpoint, or not that one.
+        CheckpointError: no checkpoint, or not that one; weights that are not their spec's.
         SpecError: a file of weights without a spec, or a spec where there is one already.
     """
     url = storage.absolute(url)
@@ -82,13 +80,10 @@ def find_source(url: str, *, which: Which = "newest", spec_url: str | None = Non
         return _file(url, spec_url=spec_url)
     if spec_url is not None:
         raise SpecError("--spec", value=storage.shown(spec_url), fix="is for files of weights alone: a run knows its own")
-    folder = storage.parent(url) if storage.size(url) is not None else url
-    if not storage.exists(storage.join(folder, MARKER)):
-        return _of_run(url, which=which)
-    checkpoint, marker = open_checkpoint(folder)
-    if which not in ("newest", marker.step):
-        raise CheckpointError("one checkpoint has one step", value=which, fix=f"this is step {marker.step}; name the run instead")
-    return _checkpoint(checkpoint, marker)
+    if which == "best":
+        which = best_step(url, steps=[one.step for one in steps_of(url)])
+    found = find_checkpoint(url, which=which)
+    return Source(found.checkpoint.url, found.checkpoint.name, _digest(found.marker), found.marker.step, found.spec, found.classes)
 
 
 def is_weights(url: str) -> bool:
@@ -117,8 +112,7 @@ def open_trained(source: Source, *, ema: float | None, device: torch.device | st
     else:
         checkpoint, marker = open_checkpoint(source.url)
         _same(_digest(marker), source)
-        prefix = "model." if ema is None else f"ema.{ema}."
-        load(checkpoint, into={prefix + name: tensor for name, tensor in parameters.items()}, ignore_extra=True, marker=marker)
+        load_weights(checkpoint, marker, rate=ema, into=parameters)
     return Trained(source.spec, network.eval(), source.classes, source.step)
 
 
@@ -132,37 +126,7 @@ def check_average(source: Source, ema: float | None) -> None:
         return
     if source.url.endswith(ENDINGS):
         raise SpecError("--ema", value=ema, fix="a file holds one set of weights: name the file of that average, and --ema raw")
-    kept = source.spec.optim.ema_rates
-    if ema not in kept:
-        raise SpecError("the run keeps no such average of its weights", value=ema, fix=f"choose one of {list(kept)}, or raw")
-
-
-def _of_run(url: str, *, which: Which) -> Source:
-    if which == "newest":
-        choice = newest_readable(url)
-        if choice.checkpoint is None or choice.marker is None:
-            raise _none(url)
-        return _checkpoint(choice.checkpoint, choice.marker)
-    chain = lineage(attempts(url))
-    there = [one for one in complete(url) if in_lineage(chain, step=one.step, attempt=one.attempt)]
-    if not there:
-        raise _none(url)
-    step = best_step(url, steps=[one.step for one in there]) if which == "best" else which
-    chosen = next((one for one in there if one.step == step), None)
-    if chosen is None:
-        steps = ", ".join(str(one.step) for one in there[:8]) + (" and others" if len(there) > 8 else "")
-        raise CheckpointError("the run has no checkpoint of that step", value=step, fix=f"there are {steps}, newest first")
-    return _checkpoint(chosen, read_marker(chosen))
-
-
-def _none(url: str) -> CheckpointError:
-    fix = "name {run.output_dir}/{run.name} of a run that has trained for longer than checkpoint.every"
-    return CheckpointError("the run has no complete checkpoint", value=storage.shown(url), fix=fix)
-
-
-def _checkpoint(checkpoint: Checkpoint, marker: Marker) -> Source:
-    spec = load_text(read_file(checkpoint, SPEC_FILE, marker=marker).decode(), source=f"the spec in {checkpoint.name}")
-    return Source(checkpoint.url, checkpoint.name, _digest(marker), marker.step, spec, read_classes(checkpoint, marker))
+    check_rate(source.spec, ema)
 
 
 def _file(url: str, *, spec_url: str | None) -> Source:
@@ -173,7 +137,7 @@ def _file(url: str, *, spec_url: str | None) -> Source:
         if spec_url is not None:
             raise SpecError("--spec", value=storage.shown(spec_url), fix=f"leave it out: {name} knows its own")
         model = model_of(file.tensors, file.metadata, name=name)
-        return Source(url, name, file.sha256, None, model.spec, model.classes)
+        return _fitting(Source(url, name, file.sha256, None, model.spec, model.classes), file)
     if spec_url is None and not storage.exists(beside):
         raise SpecError(
             f"{name} holds weights and does not say of which network",
@@ -183,24 +147,26 @@ def _file(url: str, *, spec_url: str | None) -> Source:
     spec = cli.read_spec(spec_url or beside)
     if spec.model.class_cond and spec.model.num_classes is None:
         raise SpecError("model.num_classes", fix="a file of weights has no label map: say in its spec how many classes the network knows")
-    return Source(url, name, file.sha256, None, spec, ())
+    return _fitting(Source(url, name, file.sha256, None, spec, ()), file)
+
+
+def _fitting(source: Source, file: WeightFile) -> Source:
+    """Itself, if the weights are those of its spec's network."""
+    with torch.device("meta"):
+        network = build.model(source.spec, num_classes=source.num_classes)
+    check_fits(_shapes(file.tensors), _shapes(network.state_dict()), name=source.name)
+    return source
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], source: Source) -> None:
     file = read_weights(source.url)
     _same(file.sha256, source)
-    found = file.tensors
-    missing, extra = sorted(parameters.keys() - found.keys()), sorted(found.keys() - parameters.keys())
-    other = [name for name in parameters if name in found and found[name].shape != parameters[name].shape]
-    parts = [
-        *([f"it lacks {_some(missing)}"] if missing else []),
-        *([f"it also holds {_some(extra)}"] if extra else []),
-        *([f"{_some(other)} have other shapes"] if other else []),
-    ]
-    if parts:
-        raise CheckpointError(f"{source.name} does not fit its spec: {'; '.join(parts)}", fix="give the spec of the run it came from")
     for name, tensor in parameters.items():
-        tensor.copy_(found[name])
+        tensor.copy_(file.tensors[name])
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _same(digest: str, source: Source) -> None:
@@ -210,7 +176,3 @@ def _same(digest: str, source: Source) -> None:
 
 def _digest(marker: Marker) -> str:
     return hashlib.sha256(encode(marker)).hexdigest()
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

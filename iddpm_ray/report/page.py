@@ -11,7 +11,7 @@ from iddpm_ray.report.categories import RESTART, category, in_order
 from iddpm_ray.report.charts import Line
 from iddpm_ray.report.read import Picture, Run
 from iddpm_ray.report.style import STYLE
-from iddpm_ray.report.text import counted, interruptions, lasted, moment, money, phase_words
+from iddpm_ray.report.text import counted, interruptions, lasted, metrics_of, moment, money, phase_words
 from iddpm_ray.sinks.progress import duration_text
 from iddpm_ray.sinks.rows import Row
 
@@ -34,6 +34,7 @@ def report_page(run: Run, *, now: float | None = None) -> str:
         _section("Where the time went", _categories(account)),
         _section("To the first step", _figure(charts.restarts(account), _RESTARTS) + _restarts(account)),
         _section("Curves", _curves(run.rows, account)),
+        _section("Quality", _quality(run.evaluations)),
         _section("Samples", _pictures(run.pictures)),
         _section("Machines and versions", _conditions(run)),
         _section("Notes", _notes(run)),
@@ -147,6 +148,15 @@ def _curves(rows: Sequence[Row], account: RunAccount) -> str:
     shown = "".join(drawn)
     note = '<p class="dim">Dashed lines: steps from which an attempt went on.</p>' if marks and shown else ""
     return f'<div class="charts">{shown}</div>{note}' if shown else ""
+
+
+def _quality(rows: Sequence[Row]) -> str:
+    """A chart a metric of the evaluated checkpoints."""
+    drawn = ""
+    for name in metrics_of(rows):
+        line = [Line("evaluated checkpoints", "#1f4e79", _points(rows, name))]
+        drawn += _curve(name, line, charts.curves(line, label=f"{name} over steps"))
+    return f'<div class="charts">{drawn}</div>' if drawn else ""
 
 
 def _points(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:

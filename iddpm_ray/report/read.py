@@ -12,6 +12,7 @@ from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint.attempts import Attempt
 from iddpm_ray.errors import UserError
 from iddpm_ray.report.accounts import RunAccount, run_account
+from iddpm_ray.sinks.evaluations import evaluation_rows
 from iddpm_ray.sinks.jsonl import attempt_url, read_rows
 from iddpm_ray.sinks.rows import Begun, Row, lineage_rows
 from iddpm_ray.spec.spec import JobSpec
@@ -41,6 +42,7 @@ class Run:
         spec: as of the last start; None if it cannot be read.
         rows: the history that counts, in step order.
         problems: what could not be read, in words.
+        evaluations: what was measured of checkpoints, a row each, in step order.
     """
 
     place: str
@@ -51,6 +53,7 @@ class Run:
     rows: tuple[Row, ...]
     pictures: tuple[Picture, ...]
     problems: tuple[str, ...]
+    evaluations: tuple[Row, ...] = ()
 
 
 def read_run(url: str) -> Run:
@@ -79,6 +82,7 @@ def read_run(url: str) -> Run:
         account=run_account(known, price=price),
         rows=tuple(_rows(url, known, problems)),
         pictures=tuple(_pictures(url, known, problems)),
+        evaluations=tuple(_evaluations(url, spec, problems)),
         problems=tuple(problems),
     )
 
@@ -102,6 +106,14 @@ def _rows(url: str, known: Sequence[Attempt], problems: list[str]) -> list[Row]:
         except Exception as error:  # one attempt's file may be torn; the others are shown
             problems.append(f"{storage.name(place)} cannot be read: {storage.reason(error)}")
     return lineage_rows(rows, begun)
+
+
+def _evaluations(url: str, spec: JobSpec | None, problems: list[str]) -> list[Row]:
+    try:
+        return evaluation_rows(url, global_batch=1 if spec is None else spec.train.global_batch)
+    except Exception as error:  # as above
+        problems.append(f"evaluations cannot be read: {storage.reason(error)}")
+        return []
 
 
 def _pictures(url: str, known: Sequence[Attempt], problems: list[str]) -> list[Picture]:

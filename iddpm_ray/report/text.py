@@ -9,6 +9,7 @@ from iddpm_ray.report.attempt import Account
 from iddpm_ray.report.categories import RESTART, category, in_order
 from iddpm_ray.report.read import Run
 from iddpm_ray.sinks.progress import duration_text
+from iddpm_ray.sinks.rows import Row
 
 WIDTH = 140
 PHASES = {"detect": "detect", "stop": "stop", "idle": "between", "first_data": "data", "first_step": "first step"}
@@ -23,10 +24,30 @@ def report_text(run: Run) -> str:
         "where the time of all workers went\n" + _categories(account),
         "seconds to the first step (mean of the workers)\n" + _restarts(account),
     ]
+    if run.evaluations:
+        parts.append("quality of the evaluated checkpoints\n" + _quality(run.evaluations))
     notes = [f"attempt {one.number}: {note}" for one in account.attempts for note in one.notes]
     if notes or run.problems:
         parts.append("notes\n" + "\n".join(f"  {line}" for line in [*notes, *run.problems]))
     return "\n\n".join(parts)
+
+
+def metrics_of(rows: Sequence[Row]) -> list[str]:
+    """The metrics that rows of evaluations have, in the order of the newest."""
+    return [name for name in (rows[-1] if rows else {}) if name not in ("step", "samples", "attempt")]
+
+
+def _quality(rows: Sequence[Row]) -> str:
+    """A line a metric: what the first and the newest evaluated checkpoint had."""
+    first, last = rows[0], rows[-1]
+    names = metrics_of(rows)
+    width = max(map(len, names), default=0)
+
+    def said(row: Row, name: str) -> str:
+        return f"{row[name]:.4g} at step {row['step']:,}" if name in row else ""
+
+    shown = [[said(first, name)] if last is first else [said(first, name), said(last, name)] for name in names]
+    return "\n".join(f"  {name:<{width}}  {', '.join(filter(None, one))}" for name, one in zip(names, shown, strict=True))
 
 
 def goodput_line(account: RunAccount) -> str:

@@ -14,17 +14,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import Checkpoint, complete
-from iddpm_ray.checkpoint.scores import read_scores, write_score
+from iddpm_ray.checkpoint.scores import read_scores
 from iddpm_ray.evaluate.due import next_due
 from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.original import original
-from iddpm_ray.sinks.jsonl import encode_row
+from iddpm_ray.sinks.evaluations import keep_evaluation
 from iddpm_ray.spec.spec import JobSpec
 
 LOOK_SECONDS = 5.0  # between two looks at the run's checkpoints
 SEAT_SECONDS = 20.0  # a process that has no seat by then has lost its room to another, and must not wait for a new machine
 MOST_TRIES = 3
-ROWS = ("metrics", "evaluations.jsonl")
 
 _log = logging.getLogger(__name__)
 
@@ -205,19 +204,9 @@ class Evaluations:
         self.show(f"warning: {name} was not evaluated: {storage.without_secrets(text)[:300]}")
 
     def _book(self, checkpoint: Checkpoint, metrics: dict[str, float]) -> None:
-        write_score(self.run_url, checkpoint.name, metrics)
+        spec = self.spec
+        keep_evaluation(self.run_url, checkpoint, metrics, global_batch=spec.train.global_batch, tensorboard=spec.log.tensorboard)
         self.show(f"{checkpoint.name}: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}")
-        write_rows(self.run_url, global_batch=self.spec.train.global_batch)
-
-
-def write_rows(run_url: str, *, global_batch: int) -> None:
-    """Rewrites the run's rows of evaluations from their scores: a row a checkpoint, in step order."""
-    scores = read_scores(run_url)
-    rows = [
-        {"step": one.checkpoint.step, "samples": one.checkpoint.step * global_batch, **one.metrics, "attempt": one.checkpoint.attempt}
-        for one in scores
-    ]
-    storage.write_whole(storage.join(run_url, *ROWS), b"".join(map(encode_row, rows)))
 
 
 def declared(spec: JobSpec) -> Need:

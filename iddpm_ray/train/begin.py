@@ -12,6 +12,7 @@ from torch import Tensor
 from iddpm_ray import build, storage
 from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import SPEC_FILE, Checkpoint, open_checkpoint, read_file
+from iddpm_ray.checkpoint.found import weight_names
 from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.convert import hub
@@ -169,7 +170,7 @@ def find(init: InitSpec, *, url: str, qkv_order: QkvOrder = "heads_first") -> Fo
     where = storage.shown(path) + ("" if init.weights == "raw" else f", average {init.weights:g}")
     _check_sum(init, storage.read_bytes(storage.join(path, MARKER)), where=f"{MARKER} of {storage.shown(path)}")
     stored = read_index(checkpoint, marker)
-    prefix = "model." if init.weights == "raw" else f"ema.{init.weights}."
+    prefix = weight_names(None if init.weights == "raw" else init.weights)
     shapes = {name.removeprefix(prefix): tensor.shape for name, tensor in stored.items() if name.startswith(prefix)}
     if not shapes:
         rates = sorted(

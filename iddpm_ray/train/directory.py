@@ -1,6 +1,5 @@
 """A run's directory: opened anew, gone on with, or refused; and what an attempt needs to know of it."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,9 +8,8 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint import lease as leases
 from iddpm_ray.checkpoint.choose import Choice, newest_readable
-from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE, Checkpoint, read_file
+from iddpm_ray.checkpoint.commit import SPEC_FILE
 from iddpm_ray.checkpoint.lease import Lease
-from iddpm_ray.checkpoint.marker import Marker
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
 from iddpm_ray.data.manifest import Manifest
@@ -174,8 +172,3 @@ def take_place(opening: Opening, *, info: Mapping[str, Any], lease: Lease | None
         info=info,
         lease=lease,
     )
-
-
-def read_classes(checkpoint: Checkpoint, marker: Marker) -> tuple[str, ...]:
-    """The label map inside a checkpoint: the text of each class index."""
-    return tuple(json.loads(read_file(checkpoint, LABELS_FILE, marker=marker)))

@@ -8,7 +8,7 @@ import torch
 
 from iddpm_ray import stats
 from iddpm_ray.checkpoint import retention
-from iddpm_ray.checkpoint.commit import Checkpoint
+from iddpm_ray.checkpoint.commit import LABELS_FILE, Checkpoint
 from iddpm_ray.checkpoint.fence import check_fence
 from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.saver import AsyncSaver, SaveOutcome
@@ -19,7 +19,7 @@ from iddpm_ray.sinks.guard import GuardedSinks
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.attempt import say_committed
-from iddpm_ray.train.directory import LABELS_FILE, SPEC_FILE, Place
+from iddpm_ray.train.directory import SPEC_FILE, Place
 from iddpm_ray.train.preempt import percentile95
 from iddpm_ray.train.resume import STATE_FILE, STATISTICS
 from iddpm_ray.train.session import Session

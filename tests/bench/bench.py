@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -18,7 +19,22 @@ from timing import Comparison, Effort, NotRun, spread  # noqa: E402 found by the
 
 Result = Comparison | NotRun
 PACKAGES = ("torch", "ray", "numpy", "pillow", "pyarrow")
-ORDER = ("step", "shares", "ledger", "replicas", "checkpoint", "return", "stream", "loop", "gpu")
+ORDER = (
+    "step",
+    "shares",
+    "ledger",
+    "replicas",
+    "checkpoint",
+    "return",
+    "stream",
+    "loop",
+    "sample",
+    "nll",
+    "quality",
+    "convert",
+    "workers",
+    "gpu",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +67,7 @@ def describe(result: Result) -> str:
     if isinstance(result, NotRun):
         return f"{result.name}: not run, {result.why}"
     ratio, ours, peer = (spread(values) for values in (result.ratios(), result.ours, result.peer))
-    sides = f"{result.ours_label} {milliseconds(ours.median)} / {result.peer_label} {milliseconds(peer.median)}"
+    sides = f"{result.ours_label} {amount(ours.median, result.unit)} / {result.peer_label} {amount(peer.median, result.unit)}"
     return f"{result.name}: {sides} = {share(ratio.median)} ({share(ratio.low)} to {share(ratio.high)}) {result.verdict()}".rstrip()
 
 
@@ -77,7 +93,7 @@ def document(results: Sequence[Result], *, command: str, load: float, quick: boo
         ratio, ours, peer = (spread(values) for values in (result.ratios(), result.ours, result.peer))
         lines.append(
             f"| {result.name} | {result.ours_label} | {result.peer_label} | **{share(ratio.median)}** "
-            f"| {share(ratio.low)} to {share(ratio.high)} | {milliseconds(ours.median)} | {milliseconds(peer.median)} "
+            f"| {share(ratio.low)} to {share(ratio.high)} | {amount(ours.median, result.unit)} | {amount(peer.median, result.unit)} "
             f"| {result.verdict()} |"
         )
     notes = dict.fromkeys(f"- {result.name}: {result.note}" for result in compared if result.note)
@@ -87,9 +103,9 @@ def document(results: Sequence[Result], *, command: str, load: float, quick: boo
     return "\n".join(lines) + "\n"
 
 
-def milliseconds(seconds: float) -> str:
-    """Four figures."""
-    return f"{1e3 * seconds:.4g} ms"
+def amount(value: float, unit: Literal["s", "bytes"]) -> str:
+    """Four figures, in milliseconds or MiB."""
+    return f"{1e3 * value:.4g} ms" if unit == "s" else f"{value / 2**20:.4g} MiB"
 
 
 def share(ratio: float) -> str:

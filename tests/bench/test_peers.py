@@ -13,13 +13,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench import ORDER, document
 from our_step import OurTrainer, bench_spec
 from plain_loader import Files, Rows, endless_batches
+from plain_sample import PlainProcess, bits, draw
 from plain_step import PlainTables, PlainTrainer
 from timing import Comparison, NotRun, compare, spread, timed
 
 from iddpm_ray import stats
+from iddpm_ray.diffusion import draws
+from iddpm_ray.diffusion.draws import Purpose
 from iddpm_ray.diffusion.gaussian import LossType, MeanType, VarianceType
 from iddpm_ray.diffusion.loss import training_losses
 from iddpm_ray.diffusion.respace import make_diffusion
+from iddpm_ray.diffusion.seeded import NOISES_A_PICTURE, Way, draw_pictures
+from iddpm_ray.evaluate.nll import Pictures, seeded_noise, whole_bound
 from iddpm_ray.models.unet import UNet
 from iddpm_ray.models.weights import init_weights
 
@@ -60,6 +65,30 @@ def test_the_plain_step_has_our_losses(num_timesteps: int) -> None:
     torch.testing.assert_close(peer["mse"], ours.mse, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(peer["vb"], ours.vb, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(peer["loss"], ours.loss, rtol=1e-4, atol=1e-5)
+
+
+def test_the_plain_loops_draw_our_pictures_and_measure_our_bits() -> None:
+    torch.set_num_threads(1)
+    network, given = small_network(), {"schedule": "cosine", "num_timesteps": 20, "rescale_timesteps": True}
+    kinds = {"mean_type": MeanType.EPSILON, "variance_type": VarianceType.LEARNED_RANGE, "loss_type": LossType.RESCALED_MSE}
+    shape, labels, indices = (1, 8, 8), torch.tensor([0, 1, 2]), torch.arange(3)
+    few = make_diffusion(sections=[5], **given, **kinds)
+    process = PlainProcess.cosine(20, kept=few.timestep_map.tolist())
+    ours = draw_pictures(few, network, indices=indices, shape=shape, seed=0, cond={"y": labels}, way=Way())
+    start = draws.normals(0, Purpose.SAMPLE_START, indices, shape)
+    noises = [draws.normals(0, Purpose.SAMPLE_NOISE, indices * NOISES_A_PICTURE + done, shape) for done in range(5)]
+    plain = draw(process, network, start, labels, noise=lambda done: noises[done])
+    assert (ours.int() - plain.int()).abs().max() <= 1
+    assert len(ours.unique()) > 20
+
+    whole = make_diffusion(sections=None, **given, **kinds)
+    pictures = Pictures(torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1, indices, {"y": labels})
+    noise = seeded_noise(pictures, num_timesteps=20, seed=0)
+    bound = whole_bound(whole, network, pictures, noise=noise)
+    found = bits(PlainProcess.cosine(20, kept=list(range(20))), network, pictures.x_start, labels, noise=noise)
+    torch.testing.assert_close(found.total.double(), bound.total_bpd.double(), rtol=1e-4, atol=1e-4)
+    for name in ("vb", "xstart_mse", "mse"):
+        torch.testing.assert_close(getattr(found, name).double(), getattr(bound, name).double(), rtol=2e-3, atol=1e-4)
 
 
 def test_the_plain_step_learns_and_books() -> None:

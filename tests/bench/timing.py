@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,15 @@ class Effort:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired timings of one benchmark, seconds a call.
+    """Paired measurements of one benchmark.
 
     Attributes:
         name: what is compared.
-        ours, peer: seconds of each repeat, taken by turns.
+        ours, peer: seconds a call of each repeat, taken by turns; or bytes.
         ours_label, peer_label: what the two ways are, in a few words.
         at_most: what the ratio ought not to exceed; None where nothing was promised.
         note: what else a reader must know.
+        unit: of both.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Comparison:
     peer_label: str
     at_most: float | None = None
     note: str = ""
+    unit: Literal["s", "bytes"] = "s"
 
     def ratios(self) -> list[float]:
         """Our time over the peer's, pair by pair: below one, ours is faster."""

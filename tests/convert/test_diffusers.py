@@ -233,6 +233,20 @@ def test_ten_lines_of_diffusers_alone_draw_every_class(diffusers: Any, tmp_path:
     assert Image.open(tmp_path / "out.png").size == (160, 160)
 
 
+def test_the_same_noise_becomes_the_same_pictures_here_and_there(diffusers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By DDIM without noise, all the way from noise to bytes; to within the one level that rounding may cost."""
+    model = filled(spec_of({**LABELS, "model.num_classes": 10, "data.image_size": 8, "model.channel_mult": [1, 2]}))
+    for target in ("folder", "w.safetensors"):
+        write_model(model, str(tmp_path / target), say=print)
+    compare = runpy.run_path(str(SCRIPT.with_name("beside_diffusers.py")))["main"]
+    assert compare(str(tmp_path / "w.safetensors"), str(tmp_path / "folder"), str(tmp_path / "out.png")) <= 1
+    from PIL import Image
+
+    drawn = np.asarray(Image.open(tmp_path / "out.png"))
+    assert drawn.shape == (3 * (5 * 10 + 2), 3 * (21 * 10 + 2))
+    assert len(np.unique(drawn)) > 50
+
+
 REFUSED = [
     ({"freq_shift": 1}, "freq_shift=1: its embedding has other frequencies"),
     ({"flip_sin_to_cos": False}, "flip_sin_to_cos=False: its embedding has its sines first"),

@@ -78,7 +78,7 @@ def test_without_weights_the_error_says_what_to_do(weights: Path, tmp_path: Path
         inception_file(None, None)
     with pytest.raises(SpecError, match=r"without a checksum.*sha256sum"):
         inception_file(str(weights), None)
-    with pytest.raises(DataError, match=r"no Inception weights at .*none\.pth"):
+    with pytest.raises(DataError, match=r"no Inception weights: cannot read .*none\.pth"):
         inception_file(str(tmp_path / "none.pth"), "0" * 64).open("cpu")
     with pytest.raises(DataError, match=r"has SHA-256 [0-9a-f]{64}"):
         inception_file(str(weights), "0" * 64).open("cpu")

@@ -94,7 +94,7 @@ def test_a_checkpoint_is_chosen_by_step_or_named_itself(
     program: ModuleType, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for which in ("1", "step-00000001.a0001"):
-        code, out, _ = call(program, capsys, "export", run, tmp_path / f"{which}.pt", "--which", which)
+        code, out, _ = call(program, capsys, "export", run, tmp_path / f"{which}.pt", "--step", which)
         assert code == 0
         assert "step-00000001.a0001" in out.splitlines()[0]
     code, _, _ = call(program, capsys, "export", run / "checkpoints" / "step-00000001.a0001", tmp_path / "itself.pt")
@@ -125,17 +125,20 @@ def test_flags_become_a_spec(program: ModuleType, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "{run}", "{tmp}/x.pt", "--which", "77"], "no such checkpoint (got 77): there are step-00000002.a0001"),
-        (["export", "{run}", "{tmp}/x.pt", "--weights", "0.5"], "--weights (got 0.5): "),
+        (
+            ["export", "{run}", "{tmp}/x.pt", "--step", "77"],
+            "no checkpoint of that step (got 77): there are 2, 1, newest first",
+        ),
+        (["export", "{run}", "{tmp}/x.pt", "--weights", "0.5"], "the run keeps no such average of its weights (got 0.5)"),
         (["export", "{run}", "{tmp}/x.pt", "--weights", "best"], "--weights (got best): should be raw or a rate, such as 0.9999"),
         (["export", "{run}", "{tmp}/x.pt", "model.num_heads=2"], "knows what it is (got model.num_heads): leave this out"),
-        (["export", "{tmp}", "{tmp}/x.pt"], "nothing to convert at {tmp}"),
+        (["export", "{tmp}", "{tmp}/x.pt"], "the run has no complete checkpoint (got {tmp})"),
         (["export", "{tmp}/none.pt", "{tmp}/x.pt"], "cannot read {tmp}/none.pt (it does not exist)"),
         (["export", "{run}", "/proc/x/y.pt"], "cannot write to /proc/x"),
         (["import", "{run}", "{tmp}/x.pt", "more"], "more is no section.key=value"),
         (["import", "{run}", "{tmp}/x.pt", "--preset", "digits", "--flags", "x"], "--preset and --flags were both given"),
         (["import", "{run}", "{tmp}/x.pt", "model.heads=2"], "no such field"),
-        (["inspect", "{tmp}"], "nothing to convert at"),
+        (["inspect", "{tmp}"], "the run has no complete checkpoint"),
         (["flags", "--", "--image_size", "64"], "--batch_size 1: is per process there"),
     ],
 )

@@ -179,8 +179,10 @@ def test_the_folder_of_another_job_is_left_alone(root: Path, tmp_path: Path, cap
     common = [run(root), "--count", "2", *HERE, "--out", str(tmp_path)]
     assert sample(common) == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for extra in (["--seed", "1"], ["--threads", "2"], ["--step", "2"], ["--precision", "bf16"]):
+    for extra, said in ((["--seed", "1"], "seed: 0 -> 1"), (["--threads", "2"], "threads: 1 -> 2"), (["--step", "2"], "checkpoint: ")):
         assert sample([*common, *extra]) == 2
-        assert "holds the output of another job; what is there -> what was asked for:" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert f"error: {tmp_path} holds the output of another job (there -> asked for: {said}" in error
+        assert error.count("\n") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert complete(run(root))[0].step == 4

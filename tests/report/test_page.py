@@ -13,12 +13,14 @@ from report.records import attempt, rank
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import end_attempt
+from iddpm_ray.checkpoint.commit import checkpoint_at
 from iddpm_ray.errors import UserError
 from iddpm_ray.report.accounts import run_account
 from iddpm_ray.report.axes import scale_of, thinned
 from iddpm_ray.report.page import report_page
 from iddpm_ray.report.read import PICTURES, Run, read_run
 from iddpm_ray.report.text import money, report_text
+from iddpm_ray.sinks.evaluations import keep_evaluation
 from iddpm_ray.sinks.jsonl import encode_row
 from iddpm_ray.sinks.pictures import to_png
 from iddpm_ray.train.session import LocalSession, Wish
@@ -114,6 +116,23 @@ def test_terminal_and_page_say_the_same(run_folder: Path) -> None:
         "Machines and versions",
     ):
         assert title in page.text
+
+
+def test_what_evaluations_found_is_on_both(run_folder: Path) -> None:
+    """Of checkpoints that the run consists of; what an attempt measured that was rewound is left out."""
+    url = str(run_folder)
+    before = Page(report_page(read_run(url)))
+    assert "Quality" not in before.text
+    for step, number, fid in ((3, 1, 8.0), (6, 2, 2.5), (5, 1, 99.0)):
+        checkpoint = checkpoint_at(url, step=step, attempt=number)
+        metrics = {"fid[x]": fid, "kid[x]": 0.25}
+        keep_evaluation(url, checkpoint, metrics, global_batch=4, tensorboard=True)
+    run = read_run(url)
+    assert [(row["step"], row["samples"], row["fid[x]"]) for row in run.evaluations] == [(3, 12, 8.0), (6, 24, 2.5)]
+    text, page = report_text(run), Page(report_page(run))
+    assert "  fid[x]  8 at step 3, 2.5 at step 6" in text
+    assert "fid[x] over steps" in [value for name, value in page.attributes if name == "aria-label"]
+    assert "Quality" in page.text
 
 
 def test_the_page_needs_nothing_but_itself(run_folder: Path) -> None:
