@@ -10,6 +10,7 @@ from iddpm_ray.spec.data import DataSpec
 from iddpm_ray.spec.diffusion import DiffusionSpec
 from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.init import InitSpec
+from iddpm_ray.spec.log import LogSpec
 from iddpm_ray.spec.model import CHANNEL_MULT, ModelSpec
 from iddpm_ray.spec.optim import OptimSpec
 from iddpm_ray.spec.problems import Problem
@@ -284,6 +285,25 @@ def check_evaluate(evaluate: EvaluateSpec, checkpoint: CheckpointSpec, model: Mo
             "is needed by evaluate.every: the path or URL of weights-inception-2015-12-05-6726825d.pth, which torch-fidelity publishes "
             "(nothing is downloaded by itself), or set evaluate.features=digits-classifier for small labelled pictures",
         )
+
+
+def check_log(log: LogSpec, data: DataSpec) -> Iterator[Problem]:
+    """Validation without rows to look at, and trackers that are named twice or nowhere to be found."""
+    if log.validate_every is not None and data.validation_fraction == 0:
+        yield Problem("log.validate_every", str(log.validate_every), "needs held-out rows: set data.validation_fraction, such as 0.05")
+    if len(set(log.sinks)) < len(log.sinks):
+        yield Problem("log.sinks", list(log.sinks), "names one twice")
+    if log.project != LogSpec().project and not log.sinks:
+        yield Problem("log.project", log.project, "has no effect without log.sinks")
+    if log.mlflow_url is None:
+        if "mlflow" in log.sinks:
+            fix = "is needed by log.sinks=[mlflow]: the tracking server (https://...), or a directory that the workers reach"
+            yield Problem("log.mlflow_url", None, fix)
+    elif "mlflow" not in log.sinks:
+        yield Problem("log.mlflow_url", storage.shown(log.mlflow_url), "has no effect without mlflow in log.sinks")
+    elif storage.carries_credentials(log.mlflow_url):
+        fix = "holds credentials, and a spec is saved and shown: leave them to MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+        yield Problem("log.mlflow_url", storage.shown(log.mlflow_url), fix + "MLFLOW_TRACKING_TOKEN, of the workers' environment")
 
 
 def check_cluster(cluster: ClusterSpec, *, global_batch: int) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from iddpm_ray.spec.log import LogSpec
 from iddpm_ray.spec.mark import REQUIRED, Section
 from iddpm_ray.spec.model import ModelSpec
 from iddpm_ray.spec.optim import OptimSpec
-from iddpm_ray.spec.problems import Problem, refuse, shown
+from iddpm_ray.spec.problems import refuse, shown
 from iddpm_ray.spec.resampler import ResamplerSpec
 from iddpm_ray.spec.run import RunSpec
 from iddpm_ray.spec.sample import SampleSpec
@@ -61,11 +61,9 @@ class JobSpec(Section):
             *checks.check_optim(self.optim, self.sample, global_batch=batch),
             *checks.check_init(self.init),
             *checks.check_evaluate(self.evaluate, self.checkpoint, self.model, self.data),
+            *checks.check_log(self.log, self.data),
             *checks.check_cluster(self.cluster, global_batch=batch),
         ]
-        if self.log.validate_every is not None and self.data.validation_fraction == 0:
-            fix = "needs held-out rows: set data.validation_fraction, such as 0.05"
-            problems.append(Problem("log.validate_every", str(self.log.validate_every), fix))
         refuse(problems)
         return self
 
