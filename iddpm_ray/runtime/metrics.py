@@ -95,7 +95,7 @@ class RunMetrics:
         """The driver leaves the run."""
         self._end.set()
         self._thread.join(timeout=10)
-        self._publish({("iddpm_running", ""): 0.0, **IDLE})
+        self._show({("iddpm_running", ""): 0.0, **IDLE})
 
     def _turn(self) -> None:
         while True:
@@ -107,12 +107,15 @@ class RunMetrics:
                 if self._step is None:  # between two attempts nothing is lost by waiting
                     self._values["iddpm_unsaved_since_seconds", ""] = time.time()
                 values = self._values | of_time(self._recorded, self._reports)
-            try:
-                self._publish(values)
-            except Exception as error:  # numbers for people are not worth a run
-                _log.warning("metrics could not be published: %s", storage.reason(error))
+            self._show(values)
             if self._end.wait(PUBLISH_S):
                 return
+
+    def _show(self, values: Values) -> None:
+        try:
+            self._publish(values)
+        except Exception as error:  # numbers for people are not worth a run
+            _log.warning("metrics could not be published: %s", storage.reason(error))
 
     def _look(self) -> None:
         """Asks the storage, where that is due."""
@@ -135,12 +138,12 @@ class RunMetrics:
         account = run_account(attempts.attempts(self._url))
         with self._lock:
             seconds = dict(account.seconds)
-            running = [one for one in account.attempts if one.number == self._attempt and one.why == "running"]
-            for one in running:  # its ranks say themselves what they have booked
-                for name, value in one.seconds.items():
-                    seconds[name] = seconds.get(name, 0.0) - value
-            if not running:
-                self._reports = []
+            for one in account.attempts:
+                if one.number == self._attempt and one.why != "running":
+                    self._reports = []
+                elif one.number == self._attempt:  # its ranks say themselves what they have booked
+                    for name, value in one.seconds.items():
+                        seconds[name] = seconds.get(name, 0.0) - value
             self._recorded = seconds
             self._values |= of_endings(account.endings)
 

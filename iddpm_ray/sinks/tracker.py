@@ -164,6 +164,7 @@ class TrackerSink:
                     self._done = upto
                     if closing:
                         tracker.close()
+                    self._error = None
             except Exception as error:  # handed to whoever commits next; a tracker is not worth a run
                 self._error = error
             if closing:
