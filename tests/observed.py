@@ -25,11 +25,13 @@ from iddpm_ray.evaluate.trained import Source
 from iddpm_ray.kube import render
 from iddpm_ray.plan import make_plan
 from iddpm_ray.runtime import attempt as attempts
-from iddpm_ray.runtime import cluster, evaluations, launch, stream
+from iddpm_ray.runtime import cluster, evaluations, launch, metrics, stream
 from iddpm_ray.runtime.board import News
 from iddpm_ray.runtime.cluster import Capacity
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.sources import RaySources
+from iddpm_ray.sinks import guard
+from iddpm_ray.sinks.pictures import PictureSink
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train import preview, save, setup
@@ -74,7 +76,7 @@ def observe(spec: JobSpec, *, other_data: str, monkeypatch: pytest.MonkeyPatch) 
     write_run(opening)
     place = take_place(opening, info={})
     seen["saves"] = _saves(spec, kit, place, session, monkeypatch)
-    seen["rows"], seen["gives up"] = _rows(spec, kit, place, session)
+    seen["rows"], seen["trackers"], seen["gives up"] = _rows(spec, kit, place, session, monkeypatch)
     seen["files"] = sorted({_stable(path.relative_to(opening.url)) for path in Path(opening.url).rglob("*") if path.is_file()})
     seen["evaluation"] = _evaluation(spec, opening, monkeypatch)
     seen |= _driver(spec, opening, place, sources, monkeypatch)
@@ -200,10 +202,19 @@ def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeyp
     return {name: seen[name] for name in ("asynchronous", "swept", "unsaved")}
 
 
-def _rows(spec: JobSpec, kit: Kit, place: Place, session: LocalSession) -> tuple[list[str], str]:
-    """The columns of a row, and what is said after five skipped steps."""
+def _rows(
+    spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[Any], str]:
+    """The columns of a row, the trackers it goes to, and what is said after five skipped steps."""
     statistics = stats.use(stats.Statistics())
-    sink = open_sink(spec, place, session, lineage=[Begun(place.attempt)])
+    opened: list[Any] = []
+    with monkeypatch.context() as patch:  # a tracker's sink takes note of what it would open
+        patch.setattr(
+            guard,
+            "TrackerSink",
+            lambda which, url, **options: opened.append((which, options["open_tracker"])) or PictureSink(url, attempt=1),
+        )
+        sink = open_sink(spec, place, session, lineage=[Begun(place.attempt)])
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
     t = torch.arange(kit.state.diffusion.num_timesteps)
     ones = torch.ones(len(t))
@@ -219,7 +230,15 @@ def _rows(spec: JobSpec, kit: Kit, place: Place, session: LocalSession) -> tuple
     except TrainError as error:
         said = str(error)
     recorder.close()
-    return sorted(session.rows[0]), said
+    told: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("iddpm_ray.sinks.wandb.WandbTracker", lambda url, **options: told.append(options))
+        patch.setattr("iddpm_ray.sinks.mlflow.MlflowTracker", lambda url, **options: told.append(options))
+        for _, begin in opened:
+            begin()
+    config = [one.pop("config") for one in told]
+    assert all(one["run"]["name"] == spec.run.name for one in config)
+    return sorted(session.rows[0]), [[which for which, _ in opened], told], said
 
 
 def _evaluation(spec: JobSpec, opening: Opening, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -277,6 +296,8 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         patch.setattr(ray, "cluster_resources", dict)
         patch.setattr(cluster, "capacity", lambda: Capacity(64, 8, 1))
         patch.setattr(launch, "put_manifest", lambda manifest: manifest)
+        gauge = SimpleNamespace(set=lambda *_, **__: None)
+        patch.setattr(metrics, "Gauge", lambda name, **_: seen.setdefault("metrics", []).append(name) or gauge)
         patch.setattr(launch.Driver, "_attempt", attempt)
         patch.setattr(launch.Driver, "_pause", lambda self, *_, **__: None, raising=False)
         display = launch.Display

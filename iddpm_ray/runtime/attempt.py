@@ -44,12 +44,14 @@ class Watch:
         wishes: asked several times a second, given the attempt's age in seconds and how many ranks have spoken.
         lost: the reason to end at once without saving, if there is one.
         show, show_row: for lines and rows that come up.
+        heard: told what is known of the ranks, as often.
     """
 
     wishes: Callable[[float, int], Wish]
     lost: Callable[[], Exception | None]
     show: Callable[[str], None]
     show_row: Callable[[dict[str, Any]], None]
+    heard: Callable[[Mapping[int, Heard]], None] = lambda heard: None
 
 
 def run_attempt(spec: JobSpec, place: Place, *, workers: int, manifest: ray.ObjectRef, watch: Watch) -> Ending:
@@ -126,6 +128,7 @@ def _follow(thread: threading.Thread, board: Any, spec: JobSpec, watch: Watch) -
         thread.join(timeout=POLL_SECONDS)
         news = _news(board)
         heard = news.heard or heard
+        watch.heard(heard)
         _show(news, watch)
         wish = watch.wishes(time.monotonic() - began, len(heard)) & ~asked
         if wish:

@@ -17,6 +17,7 @@ from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.evaluations import Evaluations
 from iddpm_ray.runtime.growth import Demand
 from iddpm_ray.runtime.hold import Hold, take_hold
+from iddpm_ray.runtime.metrics import RunMetrics, published
 from iddpm_ray.runtime.progress import Display, signals_to
 from iddpm_ray.runtime.stream import keep_ray_data_here, put_manifest
 from iddpm_ray.spec.spec import JobSpec
@@ -53,7 +54,8 @@ def run(opening: Opening) -> Ending:
             evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
             driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
             with signals_to(driver.stop, display.line):
-                ending = driver.run()
+                with published(spec, run_url=opening.url, rows_per_epoch=rows) as driver.metrics:
+                    ending = driver.run()
                 if ending.why == "finished":
                     evaluations.finish(over=driver._over)
                 return ending
@@ -71,6 +73,7 @@ class Driver:
     show_row: Callable[[dict[str, Any]], None]
     hold: Hold | None = None
     evaluations: Evaluations | None = None
+    metrics: RunMetrics | None = None
     _stop: bool = False  # no Event: its lock may be held by the very thread that the signal interrupts
     _began: float = field(default_factory=time.monotonic)
     _begun: bool = False
@@ -158,12 +161,22 @@ class Driver:
             wishes=lambda age_s, ranks: self._wishes(demand, age_s=age_s, seated=ranks == workers, workers=workers),
             lost=lambda: None if self.hold is None else self.hold.lost,
             show=self.show,
-            show_row=self.show_row,
+            show_row=self._row,
+            heard=(lambda heard: None) if self.metrics is None else self.metrics.heard,
         )
+        if self.metrics is not None:
+            self.metrics.begins(place.attempt)
         try:
             return run_attempt(self.spec, place, workers=workers, manifest=manifest, watch=watch)
         finally:
             demand.release()
+            if self.metrics is not None:
+                self.metrics.ended()
+
+    def _row(self, row: dict[str, Any]) -> None:
+        self.show_row(row)
+        if self.metrics is not None:
+            self.metrics.row(row)
 
     def _wishes(self, demand: Demand, *, age_s: float, seated: bool, workers: int) -> Wish:
         wish = Wish.STOP if self._over() else Wish.NONE

@@ -103,6 +103,13 @@ class RaySession:
     def _beat(self) -> None:
         node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
         while True:
-            report = {"phase": self._phase} if self._report is None else self._report()
+            report = {"phase": self._phase} if self._report is None else {**self._report(), **gpu_memory(self.device)}
             self.board.post_pulse.remote(Pulse(self.rank, self._moves, node, pid, self._noticed, report))
             time.sleep(PULSE_SECONDS)
+
+
+def gpu_memory(device: torch.device) -> dict[str, int]:
+    """Peak of what tensors took of the GPU and its size, bytes, as the host's allocator knows them: nothing waits for the device."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return {}
+    return {"gpu_peak_bytes": torch.cuda.max_memory_allocated(device), "gpu_bytes": torch.cuda.get_device_properties(device).total_memory}

@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from iddpm_ray.sinks.jsonl import JsonlSink
 from iddpm_ray.sinks.pictures import PictureSink
 from iddpm_ray.sinks.rows import Begun, Sink
 from iddpm_ray.sinks.table import CsvSink
+from iddpm_ray.sinks.tracker import Tracker, TrackerSink
+from iddpm_ray.spec.log import LogSpec, TrackerName
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +58,14 @@ class GuardedSinks:
                 self._try(name, "write", lambda sink=sink: sink.commit(step))
 
     def hand_over(self, *, leads: bool) -> None:
-        """Says whether this rank writes the rows' file from now on; it goes on collecting them, since it may lead again."""
+        """Says whether this rank writes the rows' file from now on; it goes on collecting them, since it may lead again.
+
+        Machines are about to go when this is called, so no sink may keep its rank waiting.
+        """
         self._leads = leads
+        for sink in self._sinks.values():
+            if isinstance(sink, TrackerSink):
+                sink.hurry()
 
     def close(self) -> None:
         """Closes every sink."""
@@ -79,23 +88,28 @@ class GuardedSinks:
 
 
 def open_sinks(
-    run_url: str, *, attempt: int, lineage: Sequence[Begun], tensorboard: bool, csv: bool, say: Callable[[str], None]
+    run_url: str, *, attempt: int, lineage: Sequence[Begun], log: LogSpec, name: str, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> GuardedSinks:
     """The sinks that a run asked for; JSON lines and pictures always.
 
     Args:
         run_url: the run's directory.
         lineage: how this and earlier attempts began, this one last.
+        name, config: of the run, and its spec as plain data, for trackers.
     """
     from_step = lineage[-1].from_step if lineage else 0
     makers: dict[str, Callable[[], Sink]] = {
         ROWS: lambda: JsonlSink(run_url, attempt=attempt, lineage=lineage),
         "pictures": lambda: PictureSink(run_url, attempt=attempt),
     }
-    if csv:
+    if log.csv:
         makers["metrics/train.csv"] = lambda: CsvSink(run_url, lineage=lineage)
-    if tensorboard:
+    if log.tensorboard:
         makers["tensorboard"] = lambda: _tensorboard(run_url, attempt=attempt, from_step=from_step)
+    for which in log.sinks:
+        makers[which] = lambda which=which: TrackerSink(
+            which, run_url, lineage=lineage, open_tracker=lambda: _tracker(which, run_url, log, name, config, attempt=attempt)
+        )
     return GuardedSinks(makers, say=say)
 
 
@@ -108,3 +122,16 @@ def _tensorboard(run_url: str, *, attempt: int, from_step: int) -> Sink:
     from iddpm_ray.sinks.tensorboard import TensorBoardSink  # a second of imports, only for those who want it
 
     return TensorBoardSink(run_url, attempt=attempt, from_step=from_step)
+
+
+def _tracker(which: TrackerName, run_url: str, log: LogSpec, name: str, config: Mapping[str, Any], *, attempt: int) -> Tracker:
+    match which:  # seconds of imports, only for those who want it
+        case "wandb":
+            from iddpm_ray.sinks.wandb import WandbTracker
+
+            return WandbTracker(run_url, attempt=attempt, project=log.project, name=name, config=config)
+        case "mlflow":
+            from iddpm_ray.sinks.mlflow import MlflowTracker
+
+            assert log.mlflow_url is not None, "refused when the spec was made"
+            return MlflowTracker(run_url, url=log.mlflow_url, experiment=log.project, name=name, config=config)

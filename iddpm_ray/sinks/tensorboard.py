@@ -1,6 +1,5 @@
 """Rows and pictures for TensorBoard: one event file an attempt, written locally and copied whole at each commit."""
 
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -10,21 +9,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from iddpm_ray import storage
-
-# The first pattern that matches a key's beginning names its group; groups are the sections of TensorBoard's page.
-GROUPS = (
-    ("validation", re.compile(r"val(idation)?_")),
-    ("loss by timestep", re.compile(r"(loss|mse|vb)\w*_(t|bin)\d")),
-    ("loss", re.compile(r"loss|mse|vb")),
-    ("optimiser", re.compile(r"grad_norm|param_norm|lr|lg_loss_scale|skipped|microbatch")),
-    ("time", re.compile(r"time_|productive_share")),
-    ("speed", re.compile(r"images_per_second|data_wait|memory|mfu|\w*(_s|_gib|_per_second)$")),
-)
-
-
-def tag_of(key: str) -> str:
-    """The TensorBoard tag of a column, `group/key`."""
-    return next((f"{group}/{key}" for group, pattern in GROUPS if pattern.match(key)), f"other/{key}")
+from iddpm_ray.sinks.tags import tag_of
 
 
 class TensorBoardSink:

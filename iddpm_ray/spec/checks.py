@@ -288,12 +288,25 @@ def check_evaluate(evaluate: EvaluateSpec, checkpoint: CheckpointSpec, model: Mo
 
 
 def check_log(log: LogSpec, data: DataSpec) -> Iterator[Problem]:
-    """Validation without held-out rows, and options of one that is not wanted."""
+    """Validation without held-out rows, options without effect, and trackers that are named twice or nowhere to be found."""
     if log.validate_every is None:
         if log.validate_rows != LogSpec().validate_rows:
             yield Problem("log.validate_rows", log.validate_rows, "has no effect without log.validate_every")
     elif data.validation_fraction == 0:
         yield Problem("log.validate_every", str(log.validate_every), "needs held-out rows: set data.validation_fraction, such as 0.05")
+    if len(set(log.sinks)) < len(log.sinks):
+        yield Problem("log.sinks", list(log.sinks), "names one twice")
+    if log.project != LogSpec().project and not log.sinks:
+        yield Problem("log.project", log.project, "has no effect without log.sinks")
+    if log.mlflow_url is None:
+        if "mlflow" in log.sinks:
+            fix = "is needed by log.sinks=[mlflow]: the tracking server (https://...), or a directory that the workers reach"
+            yield Problem("log.mlflow_url", None, fix)
+    elif "mlflow" not in log.sinks:
+        yield Problem("log.mlflow_url", storage.shown(log.mlflow_url), "has no effect without mlflow in log.sinks")
+    elif storage.carries_credentials(log.mlflow_url):
+        fix = "holds credentials, and a spec is saved and shown: leave them to MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+        yield Problem("log.mlflow_url", storage.shown(log.mlflow_url), fix + "MLFLOW_TRACKING_TOKEN, of the workers' environment")
 
 
 def check_cluster(cluster: ClusterSpec, *, global_batch: int) -> Iterator[Problem]:

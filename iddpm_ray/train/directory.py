@@ -14,6 +14,7 @@ from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.sinks.tracker import check_installed
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
 from iddpm_ray.spec.text import dump_yaml, load_text
 from iddpm_ray.train.begin import check_init
@@ -82,6 +83,7 @@ def inspect_run(spec: JobSpec) -> Opening:
         DataError: the data set is unusable, or has changed and the spec does not say to adopt it; shows how.
         CheckpointError: the weights of `init.from` are not there or do not fit.
     """
+    check_installed(spec.log.sinks)
     url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)
     spec_url, manifest_url = storage.join(url, SPEC_FILE), storage.join(url, MANIFEST_FILE)
     if not _asked(url, lambda: storage.exists(spec_url)):

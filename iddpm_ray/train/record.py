@@ -29,7 +29,13 @@ def open_sink(spec: JobSpec, place: Place, session: Session, *, lineage: list[Be
     if session.rank != 0:
         return keep_rows(place.url, attempt=place.attempt, lineage=lineage, say=session.say)
     return open_sinks(
-        place.url, attempt=place.attempt, lineage=lineage, tensorboard=spec.log.tensorboard, csv=spec.log.csv, say=session.say
+        place.url,
+        attempt=place.attempt,
+        lineage=lineage,
+        log=spec.log,
+        name=spec.run.name,
+        config=spec.model_dump(mode="json", by_alias=True),
+        say=session.say,
     )
 
 

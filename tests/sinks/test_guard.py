@@ -13,6 +13,7 @@ from torch import Tensor
 from iddpm_ray.sinks.guard import ROWS, GuardedSinks, open_sinks
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.sinks.rows import Begun
+from iddpm_ray.spec.log import LogSpec
 
 
 class Recording:
@@ -103,7 +104,8 @@ def test_open_sinks_writes_what_was_asked_for_and_only_that(tmp_path: Path) -> N
     for tensorboard, csv in [(False, False), (True, True)]:
         run = tmp_path / f"{tensorboard}"
         said: list[str] = []
-        sinks = open_sinks(str(run), attempt=3, lineage=[Begun(3)], tensorboard=tensorboard, csv=csv, say=said.append)
+        log = LogSpec(tensorboard=tensorboard, csv=csv)
+        sinks = open_sinks(str(run), attempt=3, lineage=[Begun(3)], log=log, name="run", config={}, say=said.append)
         sinks.row({"step": 1, "samples": 2, "loss": 0.5})
         pixels = torch.arange(12, dtype=torch.uint8).reshape(3, 2, 2)
         sinks.picture("samples", 1, pixels)
