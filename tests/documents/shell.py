@@ -43,6 +43,8 @@ def lines(text: str, *, every: bool) -> list[str]:
         line = line.removeprefix("$ ")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
+        if not (every or prompted) and _program(line) not in PROGRAMS:
+            continue
         while True:
             bare = _without_comment(line)
             try:
@@ -56,8 +58,7 @@ def lines(text: str, *, every: bool) -> list[str]:
             if not bare.endswith("\\"):
                 break
             line = bare.removesuffix("\\") + " " + next(rest).strip()
-        if every or prompted or _program(bare) in PROGRAMS:
-            found.append(bare.strip())
+        found.append(bare.strip())
     return found
 
 

@@ -22,7 +22,8 @@ KUBECTL: dict[str, set[str]] = {
     "config current-context": set(),
     "cp": NAMESPACED | {"--container", "-c"},
     "create": NAMESPACED | {"--filename", "-f", "--dry-run"},
-    "delete": NAMESPACED | {"--filename", "-f", "--kustomize", "-k", "--selector", "-l", "--wait", "--grace-period", "--force"},
+    "delete": NAMESPACED
+    | {"--filename", "-f", "--kustomize", "-k", "--selector", "-l", "--wait", "--grace-period", "--force", "--ignore-not-found"},
     "describe": NAMESPACED | {"--selector", "-l"},
     "diff": NAMESPACED | {"--server-side", "--kustomize", "-k", "--filename", "-f"},
     "drain": {"--ignore-daemonsets", "--delete-emptydir-data", "--timeout", "--grace-period"},
@@ -33,6 +34,7 @@ KUBECTL: dict[str, set[str]] = {
     "logs": NAMESPACED | {"--container", "-c", "--previous", "-p", "--follow", "-f", "--tail", "--since", "--selector", "-l"},
     "patch": NAMESPACED | {"--type", "--patch", "-p"},
     "port-forward": NAMESPACED | {"--address"},
+    "replace": {"--kustomize", "-k", "--filename", "-f"},
     "rollout restart": NAMESPACED,
     "rollout status": NAMESPACED | {"--timeout"},
     "top pods": NAMESPACED | {"--containers", "--selector", "-l", "--sort-by"},
@@ -53,6 +55,7 @@ GCLOUD: dict[str, set[str]] = {
     "auth login": set(),
     "auth application-default login": set(),
     "billing projects describe": set(),
+    "components install": {"--quiet"},
     "compute accelerator-types list": {"--project", "--filter"},
     "compute instances simulate-maintenance-event": {"--project", "--zone"},
     "compute regions describe": {"--project", "--format", "--flatten"},
@@ -83,6 +86,7 @@ HELM: dict[str, set[str]] = {
     "get values": {"--namespace"},
     "list": {"--namespace"},
     "repo add": set(),
+    "rollback": {"--namespace"},
     "uninstall": {"--namespace"},
     "upgrade": {"--install", "--version", "--namespace", "--create-namespace", "--set", "--set-string", "--reuse-values"},
 }
