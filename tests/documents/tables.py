@@ -64,6 +64,10 @@ GCLOUD: dict[str, set[str]] = {
     "container clusters delete": {"--project", "--zone", "--quiet"},
     "container clusters describe": {"--project", "--zone", "--format"},
     "container clusters get-credentials": {"--project", "--zone"},
+    "container node-pools create": {
+        *("--project", "--cluster", "--zone", "--spot", "--machine-type", "--accelerator", "--workload-metadata", "--disk-size"),
+        *("--enable-image-streaming", "--num-nodes", "--enable-autoscaling", "--min-nodes", "--max-nodes"),
+    },
     "container node-pools delete": {"--project", "--cluster", "--zone", "--quiet"},
     "container node-pools list": {"--project", "--cluster", "--zone"},
     "logging read": {"--project", "--limit", "--freshness", "--format"},
