@@ -47,17 +47,17 @@ def lines(text: str, *, every: bool) -> list[str]:
             continue
         while True:
             bare = _without_comment(line)
+            if bare.endswith("\\"):
+                line = bare[:-1].rstrip() + " " + next(rest, "").strip()
+                continue
             try:
                 shlex.split(bare)
+                break
             except ValueError:
                 following = next(rest, None)
                 if following is None:
                     raise
-                line = bare.removesuffix("\\") + "\n" + following
-                continue
-            if not bare.endswith("\\"):
-                break
-            line = bare.removesuffix("\\") + " " + next(rest).strip()
+                line = f"{bare}\n{following}"
         found.append(bare.strip())
     return found
 
