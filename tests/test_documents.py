@@ -35,25 +35,21 @@ def text_of(path: Path) -> str:
 
 @cache
 def specs() -> dict[str, str]:
-    """The specs that pages show under a name, and the examples."""
-    shown = {path.name: text_of(path) for path in (ROOT / "k8s" / "examples").glob("*.yaml") if "ray" not in path.suffixes[0]}
-    for path in reversed(PAGES):
-        for block in markdown.blocks(text_of(path)):
-            titled = re.match(r"# (\S+\.yaml)\n", block.text)
-            if block.language == "yaml" and titled:
-                shown[titled[1]] = block.text
-    return shown
+    """The examples by name, and the specs that pages show under another one."""
+    shown = {one: block for path in reversed(PAGES) for one, block in shown_in(text_of(path)).items()}
+    return shown | {f"{one}.yaml": text_of(ROOT / "k8s" / "examples" / f"{one}.yaml") for one in ("cats", "digits-cpu")}
+
+
+def shown_in(text: str) -> dict[str, str]:
+    """The YAML blocks of a page that begin with a comment of their name."""
+    blocks = [block.text for block in markdown.blocks(text) if block.language == "yaml"]
+    return {found[1]: block for block in blocks if (found := re.match(r"# (\S+\.yaml)\n", block))}
 
 
 def page(text: str, scratch: Path) -> Page:
-    own = {
-        found[1]: block.text
-        for block in markdown.blocks(text)
-        if block.language == "yaml" and (found := re.match(r"# (\S+\.yaml)\n", block.text))
-    }
     variables = set(re.findall(r"^export (\w+)=", text_of(ROOT / "k8s" / "gke" / "variables.sh"), re.MULTILINE))
     variables |= set(re.findall(r"^(?:export )?([A-Z]\w*)=", text, re.MULTILINE)) | {"HOME", "PWD", "OUT"}
-    return Page(specs() | own, frozenset(variables), scratch)
+    return Page(specs() | shown_in(text), frozenset(variables), scratch)
 
 
 def wrong_commands(text: str, scratch: Path) -> list[str]:
@@ -146,6 +142,37 @@ def test_every_yaml_block_is_a_spec_or_a_manifest(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken_links(path, text_of(path)) == []
+
+
+def lost_places(text: str) -> list[str]:
+    """Files, and tests in them, that running text names in code and that are not there."""
+    found: list[str] = []
+    for span in markdown.spans(text):
+        file, _, test = span.partition("::")
+        if not re.fullmatch(r"(docs|iddpm_ray|jobs|k8s|tests)/[\w./-]+", file) or file.endswith("/"):
+            continue
+        if not (ROOT / file).exists():
+            found.append(f"{file} is not there")
+        elif test and f"def {test}(" not in text_of(ROOT / file):
+            found.append(f"{file} has no {test}")
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_file_and_test_that_is_named_is_there(path: Path) -> None:
+    assert lost_places(text_of(path)) == []
+
+
+def test_a_planted_place_is_found() -> None:
+    text = "`k8s/bases/x.yaml` `tests/test_cli.py::test_nothing_at_all` `tests/test_cli.py::test_schema_is_json` `jobs/train.py`"
+    assert lost_places(text) == ["k8s/bases/x.yaml is not there", "tests/test_cli.py has no test_nothing_at_all"]
+
+
+def test_every_rule_of_lint_that_is_named_is_one() -> None:
+    rules = "".join(text_of(path) for path in (ROOT / "iddpm_ray" / "kube").glob("*.py"))
+    named = {rule for path in PAGES for rule in re.findall(r"rule `(\w+)`|`\[(\w+)\]`", text_of(path))}
+    assert {"accounts", "secrets", "network", "security", "drain"} <= {one or other for one, other in named}
+    assert [one or other for one, other in named if f'"{one or other}"' not in rules] == []
 
 
 def test_the_documents_hold_what_is_checked() -> None:
@@ -286,6 +313,8 @@ def test_gcloud_knows_every_command_of_the_documents(tmp_path: Path) -> None:
         for line in lines(block.text, every=False)
         if line.startswith("gcloud ")
     ]
-    (tmp_path / "commands.json").write_text(json.dumps([{"command_string": line} for line in dict.fromkeys(told)]))
+    values = dict(re.findall(r"^export (\w+)=([\w.-]+)", text_of(ROOT / "k8s" / "gke" / "variables.sh"), re.MULTILINE))
+    told = [re.sub(r"\$(\w+)", lambda found: values.get(found[1], "x"), line) for line in dict.fromkeys(told)]
+    (tmp_path / "commands.json").write_text(json.dumps([{"command_string": line} for line in told]))
     verdicts = json.loads(_said("gcloud", "meta", "lint-gcloud-commands", f"--commands-file={tmp_path / 'commands.json'}"))
     assert [f"{one['command_string']}: {one['error_message']}" for one in verdicts if not one["success"]] == []

@@ -43,21 +43,22 @@ def lines(text: str, *, every: bool) -> list[str]:
         line = line.removeprefix("$ ")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
+        if not (every or prompted) and _program(line) not in PROGRAMS:
+            continue
         while True:
             bare = _without_comment(line)
+            if bare.endswith("\\"):
+                line = bare[:-1].rstrip() + " " + next(rest, "").strip()
+                continue
             try:
                 shlex.split(bare)
+                break
             except ValueError:
                 following = next(rest, None)
                 if following is None:
                     raise
-                line = bare.removesuffix("\\") + "\n" + following
-                continue
-            if not bare.endswith("\\"):
-                break
-            line = bare.removesuffix("\\") + " " + next(rest).strip()
-        if every or prompted or _program(bare) in PROGRAMS:
-            found.append(bare.strip())
+                line = f"{bare}\n{following}"
+        found.append(bare.strip())
     return found
 
 

@@ -11,7 +11,7 @@ from iddpm_ray.cli import read_spec
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "k8s" / "README.md").read_text(encoding="utf-8")
 COMMANDS = sorted(
-    {line.partition("#")[0].strip() for block in re.findall(r"```\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()}
+    {line.partition("#")[0].strip() for block in re.findall(r"```(?:sh)?\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()}
     | set(re.findall(r"`((?:python|bash|kubectl) [^`]+)`", TEXT))
 )
 COMMANDS = [one for one in COMMANDS if re.match(r"(python|bash|kubectl) ", one)]
