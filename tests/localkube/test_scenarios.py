@@ -118,7 +118,7 @@ def test_without_the_token_nobody_submits(kube: LocalKube, shared: Path) -> None
     path.write_text(dump_yaml(spec))
     refused = cluster_py(kube, "submit", str(path), token="f" * 64)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no job API answers at ")
+    assert refused.stderr.startswith(f"error: the job API at {kube.jobs_url} wants another token")
     assert "RAY_AUTH_TOKEN" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert kube.http("GET", "/api/jobs/")[1] == []
