@@ -26,7 +26,7 @@ from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
 
 WHY_NOT = missing()
-pytestmark = [pytest.mark.timeout(1500), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
 ROOT = Path(__file__).parents[2]
 OVERLAY = ROOT / "k8s" / "overlays" / "dev-cpu"
