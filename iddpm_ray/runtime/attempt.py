@@ -41,13 +41,13 @@ class Watch:
     """What the driver lends to an attempt.
 
     Attributes:
-        wishes: asked several times a second, given the attempt's age in seconds and how many ranks have spoken.
+        wishes: asked several times a second, given the attempt's age in seconds and what the ranks that have spoken said last.
         lost: the reason to end at once without saving, if there is one.
         show, show_row: for lines and rows that come up.
         heard: told what is known of the ranks, as often.
     """
 
-    wishes: Callable[[float, int], Wish]
+    wishes: Callable[[float, Mapping[int, Heard]], Wish]
     lost: Callable[[], Exception | None]
     show: Callable[[str], None]
     show_row: Callable[[dict[str, Any]], None]
@@ -130,7 +130,7 @@ def _follow(thread: threading.Thread, board: Any, spec: JobSpec, watch: Watch) -
         heard = news.heard or heard
         watch.heard(heard)
         _show(news, watch)
-        wish = watch.wishes(time.monotonic() - began, len(heard)) & ~asked
+        wish = watch.wishes(time.monotonic() - began, heard) & ~asked
         if wish:
             asked |= wish
             board.ask.remote(wish)

@@ -18,6 +18,11 @@ class Demand:
         """Asks for the room, once."""
         self._groups += [placement_group([bundle(self._spec)], strategy="PACK") for _ in range(self._missing - len(self._groups))]
 
+    def ask(self, missing: int) -> None:
+        """Asks for room for so many in all."""
+        self._missing = max(self._missing, missing)
+        self.make()
+
     def came(self) -> int:
         """For how many of them there is room now."""
         return sum(placement_group_table(group)["state"] == "CREATED" for group in self._groups)

@@ -1,7 +1,7 @@
 """From a spec to a finished run: one worker group is one attempt, and the driver keeps count of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from iddpm_ray.runtime.growth import Demand
 from iddpm_ray.runtime.hold import Hold, take_hold
 from iddpm_ray.runtime.metrics import RunMetrics, published
 from iddpm_ray.runtime.progress import Display, signals_to
+from iddpm_ray.runtime.pulse import Heard
 from iddpm_ray.runtime.stream import keep_ray_data_here, put_manifest
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.storage.transient import is_transient
@@ -156,9 +157,14 @@ class Driver:
         place = self._insist(lambda: take_place(self.opening, info=info, lease=lease))
         self._begun = True
         missing = 0 if cluster.embedded(self.spec) else self.spec.cluster.worker_range()[1] - workers
-        demand = Demand(self.spec, missing=missing)
+        demand, replacement = Demand(self.spec, missing=missing), Demand(self.spec, missing=0)
+
+        def wishes(age_s: float, heard: Mapping[int, Heard]) -> Wish:
+            replacement.ask(_leaving(heard))  # while the old machines still live
+            return self._wishes(demand, age_s=age_s, seated=len(heard) == workers, workers=workers)
+
         watch = Watch(
-            wishes=lambda age_s, ranks: self._wishes(demand, age_s=age_s, seated=ranks == workers, workers=workers),
+            wishes=wishes,
             lost=lambda: None if self.hold is None else self.hold.lost,
             show=self.show,
             show_row=self._row,
@@ -170,6 +176,7 @@ class Driver:
             return run_attempt(self.spec, place, workers=workers, manifest=manifest, watch=watch)
         finally:
             demand.release()
+            replacement.release()
             if self.metrics is not None:
                 self.metrics.ended()
 
@@ -232,6 +239,14 @@ class Driver:
             fix="see why machines do not come (none to be had, a quota, a group's maxReplicas; `kubectl describe pod` tells of a pod that "
             "is Pending), or ask for less: cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task",
         )
+
+
+def _leaving(heard: Mapping[int, Heard]) -> int:
+    """How many ranks sit on machines that are being taken away; nobody is asked before a rank has had notice."""
+    if all(one.pulse.notice is None for one in heard.values()):
+        return 0
+    gone = cluster.leaving_nodes()
+    return sum(one.pulse.node in gone for one in heard.values())
 
 
 def _told(ending: Ending) -> str:

@@ -38,7 +38,10 @@ class Remote:
         try:
             return cls(JobSubmissionClient(address))
         except Exception as error:  # requests, gRPC and Ray each have kinds of their own
-            fix = "give the address of the dashboard, such as http://127.0.0.1:8265; with a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            if "authenti" in str(error).lower():
+                fix = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the cluster's own (k8s/README.md says which Secret holds it)"
+                raise UserError(f"the job API at {address} wants another token", value=_line(error), fix=fix) from None
+            fix = "give the address of the dashboard, such as http://127.0.0.1:8265"
             raise UserError(f"no job API answers at {address}", value=_line(error), fix=fix) from None
 
     def jobs(self, spec: JobSpec) -> list[JobDetails]:

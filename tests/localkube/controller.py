@@ -21,7 +21,7 @@ from iddpm_ray.kube.objects import get
 
 JOB_PORT = 8265
 _TICK_S = 0.3
-PATIENCE_S = 400.0
+PATIENCE_S = 900.0
 
 
 class LocalKube:

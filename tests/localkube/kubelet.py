@@ -20,15 +20,26 @@ ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
 _ABOVE = sorted({str(above) for prefix in (sys.prefix, sys.base_prefix) for above in Path(prefix).resolve().parents} - {"/"})
 
 
+_TRIAL = """
+ip link add ik type bridge
+ip link add ika type veth peer name ikb
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/up /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/up,workdir=/mnt/work /mnt/root
+chroot /mnt/root setpriv --reuid 1000 --regid 1000 --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all true
+"""
+
+
 def missing() -> str:
     """Why pods cannot be run here; empty where they can."""
     if os.geteuid() != 0:
         return "root is needed to make networks and file systems for pods"
-    for program in ("ip", "unshare", "mount", "setpriv", "hostname", "openssl"):
+    for program in ("ip", "unshare", "mount", "chroot", "setpriv", "hostname", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    done = subprocess.run(["unshare", "-n", "-m", "-u", "-p", "--fork", "true"], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"unshare does not work here: {done.stderr.strip()}"
+    words = ["unshare", "-n", "-m", "-u", "-p", "--fork", "/bin/sh", "-ec", _TRIAL]  # gone with its last process
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"networks and file systems for pods cannot be made here: {done.stderr.strip()}"
 
 
 @dataclass

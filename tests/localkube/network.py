@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Network:
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout.splitlines()
         for space in [line.split()[0] for line in listed if line.startswith(self._space(""))]:
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        for folder in Path("/sys/class/net").glob(f"{self.bridge}.*"):
+            subprocess.run(["ip", "link", "del", folder.name], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)
 
     def _space(self, last: int | str) -> str:

@@ -26,7 +26,7 @@ from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
 
 WHY_NOT = missing()
-pytestmark = [pytest.mark.timeout(1500), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
 ROOT = Path(__file__).parents[2]
 OVERLAY = ROOT / "k8s" / "overlays" / "dev-cpu"
@@ -118,7 +118,7 @@ def test_without_the_token_nobody_submits(kube: LocalKube, shared: Path) -> None
     path.write_text(dump_yaml(spec))
     refused = cluster_py(kube, "submit", str(path), token="f" * 64)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no job API answers at ")
+    assert refused.stderr.startswith(f"error: the job API at {kube.jobs_url} wants another token")
     assert "RAY_AUTH_TOKEN" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert kube.http("GET", "/api/jobs/")[1] == []
@@ -156,7 +156,7 @@ def test_from_nothing_to_two_workers_through_a_reclaim_and_back_to_nothing(kube:
     kube.until(lambda: any(pod.name == going for pod in kube.kubelet.gone), "the end of the old pod", seconds=40)
     begun = int(shows(kube, job, r"^resuming step (\d+) of ")[1])
     kube.note(f"resumed step {begun}")
-    shows(kube, job, rf"^step {begun + 1}\b")
+    shows(kube, job, r"^resuming step .*\n(?:.*\n)*?step [\d,]+ of ")
     kube.note("training again")
     code, _ = kube.http("POST", f"/api/jobs/{job}/stop")
     assert code == 200

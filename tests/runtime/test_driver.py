@@ -10,8 +10,10 @@ from train.small_run import small_spec
 
 from iddpm_ray.errors import DataError, SpecError, TrainError
 from iddpm_ray.runtime import launch
+from iddpm_ray.runtime.attempt import Watch
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.launch import Driver
+from iddpm_ray.runtime.pulse import Heard, Pulse
 from iddpm_ray.spec.text import dump_yaml
 
 DIED = Ending("failed", error=TrainError("rank 1: its process has died"))
@@ -179,16 +181,30 @@ class Asked:
     def make(self) -> None:
         self.made += 1
 
+    def ask(self, missing: int) -> None:
+        self.missing = max(self.missing, missing)
+
     def release(self) -> None:
         self.released += 1
+
+    def came(self) -> int:
+        return 0
 
 
 ASKED: list[Asked] = []
 
 
-def test_a_run_that_has_not_begun_waits_for_machines_and_then_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch.cluster, "capacity", lambda: launch.cluster.Capacity(0, 0, 1, ((0, 0),)))
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     monkeypatch.setattr(launch, "Demand", Asked)
+    ASKED.clear()
+    return ASKED
+
+
+def test_a_run_that_has_not_begun_waits_for_machines_and_then_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Asked]
+) -> None:
+    monkeypatch.setattr(launch.cluster, "capacity", lambda: launch.cluster.Capacity(0, 0, 1, ((0, 0),)))
     said: list[str] = []
     it = driver(tmp_path, said, workers=2, address="10.0.0.1:6379", start_timeout_s=1)
     with pytest.raises(SpecError) as caught:
@@ -197,4 +213,31 @@ def test_a_run_that_has_not_begun_waits_for_machines_and_then_says_why(tmp_path:
     assert said[0].startswith("waiting up to 1 s (cluster.start_timeout_s) for room: the run asks for 4 CPUs")
     assert str(caught.value).startswith("no room came in 1 s (cluster.start_timeout_s): the run asks for 4 CPUs (2 workers x ")
     assert "the cluster has 0 CPUs and 0 GPUs: see why machines do not come" in str(caught.value)
-    assert [(one.missing, one.made, one.released) for one in ASKED] == [(2, 1, 1)]
+    assert [(one.missing, one.made, one.released) for one in asked] == [(2, 1, 1)]
+
+
+def test_room_for_those_who_leave_is_asked_for_while_they_are_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Asked]
+) -> None:
+    """Two of three machines go, one after the other; all ranks have the news; nothing was asked for before."""
+    going: set[str] = set()
+    monkeypatch.setattr(launch.cluster, "leaving_nodes", lambda: set(going))
+    monkeypatch.setattr(launch, "take_place", lambda opening, **rest: None)
+    wanted: list[int] = []
+
+    def attempt(spec: Any, place: Any, *, workers: int, manifest: Any, watch: Watch) -> Ending:
+        (growth, replacement) = asked
+        for nodes, notice in ((set(), None), ({"machine-2"}, 5.0), ({"machine-2", "machine-0"}, 5.0)):
+            going.update(nodes)
+            heard = {rank: Heard(Pulse(rank, moves=3, node=f"machine-{rank}", pid=1, notice=notice)) for rank in range(workers)}
+            watch.wishes(1.0, heard)
+            wanted.append(replacement.missing)
+        assert (growth.missing, replacement.released) == (0, 0)
+        return Ending("preempted", 7)
+
+    monkeypatch.setattr(launch, "run_attempt", attempt)
+    it = driver(tmp_path, [], workers=3, address="10.0.0.1:6379")
+    monkeypatch.setattr(it, "_room", lambda: 3)
+    assert Driver._attempt(it, None).why == "preempted"  # type: ignore[arg-type] no manifest is needed
+    assert wanted == [0, 1, 2]
+    assert asked[1].released == 1
