@@ -323,11 +323,11 @@ def _watched(spec: JobSpec, opening: Opening, patch: pytest.MonkeyPatch) -> dict
     alive = iter([True, True, True, False, False])
     thread: Any = SimpleNamespace(is_alive=lambda: next(alive), join=lambda timeout: None)
     patch.setattr(attempts, "_news", lambda board: News())
-    patch.setattr(attempts, "find_hang", lambda heard, *, timeout_s: seen.update(hang=timeout_s))
+    patch.setattr(attempts, "find_hang", lambda heard, *, timeout_s, **_: seen.update(hang=timeout_s))
     show: Any = lambda *_: None  # noqa: E731
-    attempts._follow(thread, nobody, spec, attempts.Watch(lambda age_s, ranks: Wish.NONE, lambda: None, show, show))
+    attempts._follow(thread, nobody, spec, attempts.Watch(lambda age_s, ranks: Wish.NONE, lambda: None, show, show), workers=1)
     driver = launch.Driver(spec, opening, show=show, show_row=show)
-    room: Any = SimpleNamespace(make=lambda: None, came=lambda: 1)
+    room: Any = SimpleNamespace(make=lambda: None, came=lambda: 1, rest=lambda seconds: None)
     seen["grows at the age of"] = [
         age for age in range(0, 1000, 50) if Wish.LEAVE in driver._wishes(room, age_s=age, seated=True, workers=0)
     ]

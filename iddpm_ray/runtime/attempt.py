@@ -68,7 +68,7 @@ def run_attempt(spec: JobSpec, place: Place, *, workers: int, manifest: ray.Obje
     box: dict[str, Any] = {}
     thread = threading.Thread(target=_fit, args=(trainer, box), daemon=True)  # the main thread keeps the signals
     thread.start()
-    hang, heard, lost = _follow(thread, board, spec, watch)
+    hang, heard, lost = _follow(thread, board, spec, watch, workers=workers)
     noticed = time.time()
     shutil.rmtree(scratch, ignore_errors=True)
     ray.kill(board)
@@ -118,24 +118,31 @@ def _fit(trainer: TorchTrainer, box: dict[str, Any]) -> None:
         box["error"] = error
 
 
-def _follow(thread: threading.Thread, board: Any, spec: JobSpec, watch: Watch) -> tuple[Hang | None, dict[int, Heard], Exception | None]:
+def _follow(
+    thread: threading.Thread, board: Any, spec: JobSpec, watch: Watch, *, workers: int
+) -> tuple[Hang | None, dict[int, Heard], Exception | None]:
     """Until the group has ended: hands wishes down and news up, and kills a group that hangs or has lost the run."""
     hang: Hang | None = None
     lost: Exception | None = None
     heard: dict[int, Heard] = {}
     asked, began, kill_again = Wish.NONE, time.monotonic(), 0.0
+    spoken: float | None = None
     while thread.is_alive():
         thread.join(timeout=POLL_SECONDS)
         news = _news(board)
         heard = news.heard or heard
+        spoken = time.monotonic() if spoken is None and heard else spoken
+        since_s = 0.0 if spoken is None else time.monotonic() - spoken
         watch.heard(heard)
         _show(news, watch)
         wish = watch.wishes(time.monotonic() - began, heard) & ~asked
         if wish:
             asked |= wish
             board.ask.remote(wish)
-        if hang is None and thread.is_alive() and (hang := find_hang(news.heard, timeout_s=spec.cluster.hang_timeout_s)) is not None:
-            watch.show(f"hang: {hang.sentence}; ending this attempt")
+        if hang is None and thread.is_alive():
+            hang = find_hang(news.heard, timeout_s=spec.cluster.hang_timeout_s, workers=workers, since_s=since_s)
+            if hang is not None:
+                watch.show(f"hang: {hang.sentence}; ending this attempt")
         lost = lost or watch.lost()
         if (lost or hang) and heard and thread.is_alive() and time.monotonic() >= kill_again:
             kill_ranks(heard)

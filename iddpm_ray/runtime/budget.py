@@ -30,6 +30,7 @@ class Budget:
     Attributes:
         failures: attempts that the program itself ended, hangs included.
         fruitless: attempts in a row that failed or lost a machine and left no new checkpoint.
+        waits: attempts in a row that found no room.
     """
 
     max_failures: int
@@ -38,13 +39,19 @@ class Budget:
     fruitless: int = 0
     lost: int = 0
     preempted: int = 0
+    waits: int = 0
 
-    def after(self, why: Why, *, progressed: bool) -> Verdict:
+    def after(self, why: Why, *, progressed: bool, crowded: bool = False) -> Verdict:
         """Books an attempt that did not end the run.
 
         Args:
             progressed: whether it left a newer checkpoint than it began from.
+            crowded: a run that has checkpoints found no room: it waits, as long as it takes.
         """
+        if crowded:
+            self.waits += 1
+            return Verdict(again=True, pause_s=min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self.waits), account="no failure of the program")
+        self.waits = 0
         if why in ("preempted", "grown"):
             self.preempted += why == "preempted"
             return Verdict(again=True, pause_s=0.0 if progressed or why == "grown" else _FIRST_PAUSE_S)

@@ -55,8 +55,8 @@ def connected(spec: JobSpec) -> Iterator[Capacity]:
     if spec.cluster.object_store_gib is not None and not embedded(spec):
         raise SpecError("cluster.object_store_gib has no effect on a cluster that is joined", fix="leave it or RAY_ADDRESS out")
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(group_patience(spec))
-    with joined(spec.cluster.address, object_store_gib=spec.cluster.object_store_gib) as have:
-        yield have
+    with joined(spec.cluster.address, object_store_gib=spec.cluster.object_store_gib):
+        yield capacity(spec.cluster.accelerator_type)
 
 
 @contextmanager
@@ -111,12 +111,21 @@ def address_of(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
-def capacity() -> Capacity:
-    """What there is now."""
+def capacity(accelerator_type: str | None = None) -> Capacity:
+    """What there is now.
+
+    Args:
+        accelerator_type: GPUs of other types, or of none known, do not count.
+    """
     gone = leaving_nodes()
     usable = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in gone]
-    each = tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in usable)
+    each = tuple((node.get("CPU", 0.0), _gpus(node, accelerator_type)) for node in usable)
     return Capacity(sum(cpus for cpus, _ in each), sum(gpus for _, gpus in each), len(each), each)
+
+
+def _gpus(resources: Mapping[str, float], accelerator_type: str | None) -> float:
+    wanted = accelerator_type is None or f"accelerator_type:{accelerator_type}" in resources
+    return resources.get("GPU", 0.0) if wanted else 0.0
 
 
 def leaving_nodes() -> set[str]:
@@ -196,9 +205,11 @@ def check_fits(spec: JobSpec, *, have: Capacity) -> int:
             return workers
     tasks = max(data.tasks, low)
     cpus, gpus = low * cluster.cpus_per_worker + tasks * data.cpus_per_task, low * cluster.gpus_per_worker
+    kind = "" if cluster.accelerator_type is None else f"{cluster.accelerator_type} "
     asked = f"{low} workers x cluster.cpus_per_worker {cluster.cpus_per_worker:g}"
     asked += f" + {tasks} data tasks x data.cpus_per_task {data.cpus_per_task:g}"
     raise SpecError(
-        f"the run asks for {cpus:g} CPUs ({asked}) and {gpus:g} GPUs, the cluster has {have.cpus:g} CPUs and {have.gpus:g} GPUs",
+        f"the run asks for {cpus:g} CPUs ({asked}) and {gpus:g} {kind}GPUs, "
+        f"the cluster has {have.cpus:g} CPUs and {have.gpus:g} {kind}GPUs",
         fix="lower cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task, or use a larger cluster",
     )

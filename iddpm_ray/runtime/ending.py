@@ -26,6 +26,7 @@ class Ending:
         step: updates completed, where known.
         error: what went wrong, with the rank it came from; None where nothing did.
         cause: why it ended, in a sentence for people; empty where `why` says it all.
+        crowded: whether the workers found no room in time, though the cluster is large enough.
         died: whether a process or its connection was lost, and not the program's own error: perhaps its machine has gone.
     """
 
@@ -34,6 +35,7 @@ class Ending:
     error: UserError | None = None
     cause: str = ""
     died: bool = False
+    crowded: bool = False
 
     def describe(self, url: str) -> str:
         """One line for the person who started the run."""
@@ -56,7 +58,9 @@ def classify(outcome: Any, error: BaseException | None) -> Ending:
         return Ending("preempted", cause="the machines went before the workers had left")
     if isinstance(error, ControllerError) and isinstance(error.controller_failure, WorkerGroupStartupTimeoutError):
         reason = "the workers did not all start within cluster.start_timeout_s"
-        return Ending("lost", error=TrainError(reason, fix="raise it, or see what else the cluster is busy with"), cause=reason)
+        return Ending(
+            "lost", error=TrainError(reason, fix="raise it, or see what else the cluster is busy with"), cause=reason, crowded=True
+        )
     if isinstance(error, ControllerError):
         cause = original(error.controller_failure)
         said = _first_line(cause) if cause is error.controller_failure else f"{type(cause).__name__}: {_first_line(cause)}"

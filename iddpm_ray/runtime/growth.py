@@ -1,5 +1,6 @@
 """Room for workers that a run may have and the cluster has not: the demand that an autoscaler sees, and the sign that room has come."""
 
+import time
 from typing import Any
 
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
@@ -12,10 +13,13 @@ class Demand:
 
     def __init__(self, spec: JobSpec, *, missing: int) -> None:
         self._spec, self._missing = spec, missing
+        self._not_before = 0.0
         self._groups: list[Any] = []
 
     def make(self) -> None:
-        """Asks for the room, once."""
+        """Asks for the room, once; not while it rests."""
+        if time.monotonic() < self._not_before:
+            return
         self._groups += [placement_group([bundle(self._spec)], strategy="PACK") for _ in range(self._missing - len(self._groups))]
 
     def ask(self, missing: int) -> None:
@@ -29,9 +33,14 @@ class Demand:
 
     def release(self) -> None:
         """Lets go of the room, for the attempt that is to use it."""
-        groups, self._groups, self._missing = self._groups, [], 0
+        groups, self._groups = self._groups, []
         for group in groups:
             remove_placement_group(group)
+
+    def rest(self, seconds: float) -> None:
+        """Lets go of the room and asks again no sooner than that: what came was not what is missing."""
+        self.release()
+        self._not_before = time.monotonic() + seconds
 
 
 def bundle(spec: JobSpec) -> dict[str, float]:

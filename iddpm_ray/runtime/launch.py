@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 FIRST_WAIT_S = 5.0
 LONGEST_WAIT_S = 60.0
+_SHORTEST_REST_S = 30.0
 
 
 def run(opening: Opening) -> Ending:
@@ -100,7 +101,8 @@ class Driver:
                 return Ending("stopped", self._newest()[1])
             if ending.error is not None and (ending.why == "refused" or self._over()):
                 raise ending.error
-            verdict = budget.after(ending.why, progressed=self._newest() > before)
+            crowded = ending.crowded and before > (0, 0)
+            verdict = budget.after(ending.why, progressed=self._newest() > before, crowded=crowded)
             if not verdict.again:
                 raise TrainError(
                     f"{ending.error or ending.cause}; {verdict.account}", fix="mend the cause, or raise that limit; then start again"
@@ -195,15 +197,19 @@ class Driver:
             if self._seats() > workers:
                 wish |= Wish.LEAVE
             else:
-                demand.release()  # what came is no room for a worker, but may be what the decoding of pictures needs
+                # What came is no room for a worker, but may be what the decoding of pictures needs.
+                demand.rest(max(self.spec.cluster.grow_every_s, _SHORTEST_REST_S))
         return wish
 
     def _seats(self) -> int:
         """How many workers the cluster could seat now; 0 where not even the smallest number."""
         try:
-            return cluster.check_fits(self.spec, have=cluster.capacity())
+            return self._workers_now()
         except SpecError:
             return 0
+
+    def _workers_now(self) -> int:
+        return cluster.check_fits(self.spec, have=cluster.capacity(self.spec.cluster.accelerator_type))
 
     def _room(self) -> int:
         """Workers for the next attempt; waits for machines where the cluster may get some. 0: the run is to end instead.
@@ -212,7 +218,7 @@ class Driver:
             SpecError: there is no room, and none came in `cluster.start_timeout_s`; only before the first attempt.
         """
         try:
-            return cluster.check_fits(self.spec, have=cluster.capacity())
+            return self._workers_now()
         except SpecError as error:
             if cluster.embedded(self.spec):
                 raise
@@ -227,7 +233,7 @@ class Driver:
             while (self._begun or time.monotonic() < until) and not self._over():  # a run that has begun waits for its machines
                 time.sleep(POLL_SECONDS)
                 try:
-                    return cluster.check_fits(self.spec, have=cluster.capacity())
+                    return self._workers_now()
                 except SpecError as error:
                     refusal = error
         finally:
@@ -256,6 +262,8 @@ def _told(ending: Ending) -> str:
             return f"room for more workers: saved step {ending.step}"
         case "preempted":
             return f"preempted: {ending.cause}"
+        case "lost" if ending.crowded:
+            return f"no room: {ending.cause}"
         case "lost":
             return f"machine lost: {ending.cause}"
         case _:

@@ -69,15 +69,20 @@ class Listener:
         return {rank: Heard(pulse, now - self._came[rank], now - self._moved[rank]) for rank, pulse in sorted(self._pulses.items())}
 
 
-def find_hang(heard: Mapping[int, Heard], *, timeout_s: float) -> Hang | None:
+def find_hang(heard: Mapping[int, Heard], *, timeout_s: float, workers: int | None = None, since_s: float = 0.0) -> Hang | None:
     """The rank that shows no sign of life, or the one furthest behind when no rank has moved on for the time-out.
 
     Args:
         heard: of every rank that has spoken.
         timeout_s: `cluster.hang_timeout_s`.
+        workers: ranks of the group; None if it is not known who is missing.
+        since_s: how long ago the first rank spoke for the first time.
     """
     if not heard:
         return None
+    missing = sorted(set(range(workers or 0)) - set(heard))
+    if missing and since_s > timeout_s * STARTING_FACTOR:
+        return Hang(missing[0], f"rank {missing[0]} has shown no sign of life since its group began {since_s:.0f} s ago")
     started = all(one.pulse.report.get("first_step") is not None for one in heard.values())
     bound = timeout_s if started else timeout_s * STARTING_FACTOR
     silent = max(heard.values(), key=lambda one: one.silent_s)

@@ -1,5 +1,6 @@
 """The loop's session inside a Ray Train worker."""
 
+import math
 import os
 import threading
 import time
@@ -79,8 +80,9 @@ class RaySession:
             return None
         if self._noticed is None:
             self._noticed = time.time()
-        told = self._noticed + UNKNOWN_DEADLINE_S if info.deadline_ms is None else info.deadline_ms / 1000
-        return Notice(told - time.time() - FAREWELL_S, tuple(sorted(info.preempted_ranks)), float(info.deadline_ms or 0))
+        # A drain without a deadline has none, or 0; once Ray learns of one it is news, however late it is.
+        told = info.deadline_ms / 1000 if info.deadline_ms else self._noticed + UNKNOWN_DEADLINE_S
+        return Notice(told - time.time() - FAREWELL_S, tuple(sorted(info.preempted_ranks)), float(info.deadline_ms or math.inf))
 
     def phase(self, name: str) -> None:
         """Remembers where this rank is, for its next pulse."""

@@ -37,12 +37,12 @@ class ClusterSpec(Section):
         3, "attempts in a row that failed, or lost a machine, without a new checkpoint, before the run gives up", unit="attempts", ge=0
     )
     max_hours: float | None = may_change(None, "the run saves and stops this long after its start; null: no limit", unit="hours", gt=0)
-    collective_timeout_s: float = may_change(120.0, "a worker that waits this long for the others counts as failed", unit="seconds", gt=0)
+    collective_timeout_s: float = may_change(120.0, "a worker that waits this long for the others counts as failed", unit="seconds", ge=1)
     hang_timeout_s: float = may_change(
         300.0,
         "a worker silent or stuck for this long has hung: its group is restarted (four times as long before the first step)",
         unit="seconds",
-        gt=0,
+        ge=5,
     )
     grow_every_s: float = may_change(
         300.0, "an attempt with fewer workers than it may have lasts at least this long before a larger one follows", unit="seconds", ge=0

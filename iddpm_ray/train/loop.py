@@ -62,7 +62,9 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
     lineage = restore(kit, place, session, init=spec.init, statistics=statistics, group=group)
     sink = open_sink(spec, place, session, lineage=lineage)
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=sink)
-    saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=group, begun=lineage[-1], report=ledger.report)
+    # A slow store is no lost rank.
+    saving = new_gloo_group(timeout_s=max(spec.cluster.collective_timeout_s, spec.checkpoint.save_timeout_s))
+    saver = Saver(spec, kit, place, session, statistics=statistics, sink=sink, group=saving, begun=lineage[-1], report=ledger.report)
     batches = sources.batches(start_step=state.step, stop_step=clock.total_steps())
     words: Words | None = None
     evacuation: Evacuation | None = None

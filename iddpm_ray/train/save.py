@@ -14,7 +14,7 @@ from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.saver import AsyncSaver, SaveOutcome
 from iddpm_ray.checkpoint.scores import best_names
 from iddpm_ray.errors import TrainError
-from iddpm_ray.parallel.collective import Group, all_gather_rows
+from iddpm_ray.parallel.collective import Group, all_gather_rows, barrier
 from iddpm_ray.sinks.guard import GuardedSinks
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
@@ -61,6 +61,7 @@ class Saver:
         self._started_seconds = self._unsaved.seconds
         self._leader, self._handed_over = 0, False
         self._save_seconds: list[float] = []
+        self._group = group
         self._saver: AsyncSaver | None = self._make(group, asynchronous=spec.checkpoint.asynchronous, after_commit=self._committed)
 
     @property
@@ -126,6 +127,9 @@ class Saver:
         if state.step == self._saved_step:
             return
         self.settle()
+        if not self._handed_over:
+            # Rank 0 may still be sweeping, for longer than the training's own group waits.
+            barrier(timeout_s=self._spec.checkpoint.save_timeout_s, group=self._group)
         digest = state.resampler.digest().reshape(1)
         last_chance = digest.new_tensor([self._unsaved.too_much(step=state.step, seconds=seconds)])
         said = all_gather_rows(torch.cat([digest, last_chance]))

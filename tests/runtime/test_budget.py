@@ -42,3 +42,13 @@ def test_storms_back_off_and_pauses_are_bounded() -> None:
     pauses = [budget.after("failed", progressed=False).pause_s for _ in range(20)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == 30
+
+
+def test_a_run_on_a_crowded_cluster_waits_longer_and_longer_and_never_gives_up() -> None:
+    budget = Budget(max_failures=0, max_fruitless=0)
+    verdicts = [budget.after("lost", progressed=False, crowded=True) for _ in range(50)]
+    assert all(verdict.again for verdict in verdicts)
+    pauses = [verdict.pause_s for verdict in verdicts]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1] == 30
+    assert (budget.failures, budget.fruitless, budget.lost) == (0, 0, 0)

@@ -64,6 +64,20 @@ def test_too_small_a_cluster_is_refused_with_what_is_asked_and_what_there_is() -
     assert "lower cluster.workers" in message
 
 
+def test_gpus_of_another_type_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = ["A100", "A100", "L4", None]
+    nodes = [
+        {"Alive": True, "NodeID": str(number), "Resources": {"CPU": 8.0, "GPU": 1.0, **({f"accelerator_type:{name}": 1.0} if name else {})}}
+        for number, name in enumerate(types)
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr("iddpm_ray.runtime.cluster.leaving_nodes", set)
+    assert check_fits(spec_of(workers=[1, 4], gpus_per_worker=1), have=capacity()) == 4
+    assert check_fits(spec_of(workers=[1, 4], gpus_per_worker=1, accelerator_type="A100"), have=capacity("A100")) == 2
+    with pytest.raises(SpecError, match="1 H100 GPUs, the cluster has 32 CPUs and 0 H100 GPUs"):
+        check_fits(spec_of(workers=[1, 4], gpus_per_worker=1, accelerator_type="H100"), have=capacity("H100"))
+
+
 def test_missing_gpus_are_refused() -> None:
     with pytest.raises(SpecError, match="and 2 GPUs, the cluster has 64 CPUs and 1 GPUs"):
         check_fits(spec_of(workers=2, gpus_per_worker=1), have=Capacity(64, 1, 1))

@@ -9,7 +9,7 @@ import pytest
 from train.small_run import small_spec
 
 from iddpm_ray.errors import DataError, SpecError, TrainError
-from iddpm_ray.runtime import launch
+from iddpm_ray.runtime import growth, launch
 from iddpm_ray.runtime.attempt import Watch
 from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.launch import Driver
@@ -204,7 +204,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 def test_a_run_that_has_not_begun_waits_for_machines_and_then_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Asked]
 ) -> None:
-    monkeypatch.setattr(launch.cluster, "capacity", lambda: launch.cluster.Capacity(0, 0, 1, ((0, 0),)))
+    monkeypatch.setattr(launch.cluster, "capacity", lambda accelerator_type: launch.cluster.Capacity(0, 0, 1, ((0, 0),)))
     said: list[str] = []
     it = driver(tmp_path, said, workers=2, address="10.0.0.1:6379", start_timeout_s=1)
     with pytest.raises(SpecError) as caught:
@@ -241,3 +241,48 @@ def test_room_for_those_who_leave_is_asked_for_while_they_are_still_there(
     assert Driver._attempt(it, None).why == "preempted"  # type: ignore[arg-type] no manifest is needed
     assert wanted == [0, 1, 2]
     assert asked[1].released == 1
+
+
+class Came(Asked):
+    """Room that comes at once, and is none for a worker."""
+
+    rested = 0.0
+
+    def came(self) -> int:
+        return 1
+
+    def rest(self, seconds: float) -> None:
+        self.rested = seconds
+
+
+def test_room_that_is_none_for_a_worker_is_given_back_and_asked_for_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = driver(tmp_path, [], workers=[1, 2], address="10.0.0.1:6379", grow_every_s=100)
+    monkeypatch.setattr(it, "_seats", lambda: 1)
+    room: Any = Came(it.spec, missing=1)
+    assert not it._wishes(room, age_s=100, seated=True, workers=1)
+    assert room.rested == 100
+    monkeypatch.setattr(growth, "placement_group", lambda bundles, strategy: object())
+    monkeypatch.setattr(growth, "remove_placement_group", lambda group: None)
+    clock = [0.0]
+    monkeypatch.setattr(growth.time, "monotonic", lambda: clock[0])
+    demand = growth.Demand(it.spec, missing=2)
+    demand.make()
+    assert len(demand._groups) == 2
+    demand.rest(100)
+    for clock[0], groups in ((99.0, 0), (100.0, 2)):
+        demand.make()
+        assert len(demand._groups) == groups
+
+
+def test_a_run_with_checkpoints_waits_on_a_crowded_cluster_and_one_without_gives_up(
+    tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Ending("lost", error=TrainError("the workers did not all start"), cause="the workers did not all start", crowded=True)
+    said: list[str] = []
+    it = driver(tmp_path, said, workers=1, max_fruitless=2).follow(*[full] * 9, Ending("finished", 5))
+    monkeypatch.setattr(it, "_newest", lambda: (1, 5))
+    assert it.run().why == "finished"
+    assert said[0].startswith("no room: the workers did not all start; going on")
+    it = driver(tmp_path, [], workers=1, max_fruitless=2).follow(*[full] * 9)
+    with pytest.raises(TrainError, match="without a new checkpoint: 3"):
+        it.run()

@@ -42,6 +42,14 @@ def test_a_slow_save_is_no_hang_but_a_frozen_rank_in_it_is() -> None:
     assert find_hang(both(saving, heard(1, silent=61, still=890)), timeout_s=60) is not None
 
 
+def test_a_rank_that_never_spoke_is_named_once_the_others_have_waited_long_enough() -> None:
+    waiting = both(heard(0, step=None), heard(2, step=None))
+    assert find_hang(waiting, timeout_s=60, workers=3, since_s=200) is None
+    hang = find_hang(waiting, timeout_s=60, workers=3, since_s=241)
+    assert hang is not None
+    assert (hang.rank, hang.sentence) == (1, "rank 1 has shown no sign of life since its group began 241 s ago")
+
+
 def test_nobody_hangs_while_all_move_or_before_anybody_has_spoken() -> None:
     assert find_hang({}, timeout_s=1) is None
     assert find_hang(both(heard(0, silent=3, still=20), heard(1, silent=1, still=59)), timeout_s=60) is None
