@@ -122,7 +122,7 @@ def test_four_workers_three_one_two_see_every_position_once_and_the_same_losses(
     """Machines go and come; the fixed run is one worker's. float32, uniform resampler, lr 1e-3."""
     for _ in range(4):
         machines.add()
-    plain = {"resampler": {"kind": "uniform"}, "train": {"duration": f"{STEPS} steps", "global_batch": 12}}
+    plain = {"resampler": {"kind": "uniform", "history": 10}, "train": {"duration": f"{STEPS} steps", "global_batch": 12}}
     wide = {"workers": [1, 4], "grow_every_s": 0}
     spec = spot_spec(tmp_path, "elastic", machines, cluster=wide, **plain)
     with Job(spec, tmp_path) as job:
