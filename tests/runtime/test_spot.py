@@ -123,7 +123,7 @@ def test_four_workers_three_one_two_see_every_position_once_and_the_same_losses(
     for _ in range(4):
         machines.add()
     plain = {"resampler": {"kind": "uniform", "history": 10}, "train": {"duration": f"{STEPS} steps", "global_batch": 12}}
-    wide = {"workers": [1, 4], "grow_every_s": 0}
+    wide = {"workers": [1, 4], "grow_every_s": 0, "cpus_per_worker": 0.75}  # with its data task, a machine
     spec = spot_spec(tmp_path, "elastic", machines, cluster=wide, **plain)
     with Job(spec, tmp_path) as job:
         job.shows(r"^step \d+")
