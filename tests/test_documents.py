@@ -48,7 +48,8 @@ def shown_in(text: str) -> dict[str, str]:
 
 def page(text: str, scratch: Path) -> Page:
     variables = set(re.findall(r"^export (\w+)=", text_of(ROOT / "k8s" / "gke" / "variables.sh"), re.MULTILINE))
-    variables |= set(re.findall(r"^(?:export )?([A-Z]\w*)=", text, re.MULTILINE)) | {"HOME", "PWD", "OUT"}
+    assigned = re.findall(r"^(?:\$ )?(?:export .*|[A-Z]\w*=.*)", text, re.MULTILINE)
+    variables |= {variable for line in assigned for variable in re.findall(r"\b([A-Z]\w*)=", line)} | {"HOME", "PWD"}
     return Page(specs() | shown_in(text), frozenset(variables), scratch)
 
 

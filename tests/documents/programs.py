@@ -15,7 +15,7 @@ import click
 from documents import tables
 from documents.shell import SUBSTITUTED, Command, commands
 
-from iddpm_ray import cli, presets
+from iddpm_ray import cli, presets, storage
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube import render
 from iddpm_ray.spec.overrides import override
@@ -166,7 +166,8 @@ def _cluster(wanted: argparse.Namespace, page: Page) -> list[str]:
         return [path]
     spec = cli.parse([str(path), *wanted.spec[1:]]).spec
     assert spec is not None
-    if wanted.command in ("render", "submit", "stop", "status", "plan") and not getattr(wanted, "address", None):
+    to_a_ray = wanted.command == "submit" and (wanted.address or "RAY_API_SERVER_ADDRESS" in page.variables)
+    if wanted.command in ("render", "submit") and not (to_a_ray and storage.is_local(spec.run.output_dir)):
         render.job(spec)
     return []
 
@@ -304,6 +305,25 @@ _CHECKS = {
     "docker": lambda words, page, loose: _by_table("docker", words[1:], tables.DOCKER),
     "watch": lambda words, page, loose: flaws(Command(tuple(words[1:])), page, loose=loose),
     **dict.fromkeys(
-        ("base64", "cd", "cp", "curl", "df", "export", "git", "mkdir", "nvidia-smi", "pip", "source", "tensorboard", SUBSTITUTED), _nothing
+        (
+            "base64",
+            "cat",
+            "cd",
+            "cp",
+            "curl",
+            "df",
+            "export",
+            "git",
+            "grep",
+            "head",
+            "ls",
+            "mkdir",
+            "nvidia-smi",
+            "pip",
+            "source",
+            "tensorboard",
+            SUBSTITUTED,
+        ),
+        _nothing,
     ),
 }
