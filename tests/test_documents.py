@@ -169,6 +169,25 @@ def test_a_planted_place_is_found() -> None:
     assert lost_places(text) == ["k8s/bases/x.yaml is not there", "tests/test_cli.py has no test_nothing_at_all"]
 
 
+def test_the_sums_of_the_first_run_on_gke_are_right() -> None:
+    """Each line is price times amount, and the total is their sum; once and by the month apart."""
+    table = text_of(ROOT / "docs" / "gke.md").partition("## What it costs")[2].partition("\n## ")[0]
+    totals = {"once": 0.0, "month": 0.0}
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if re.match(r"\| (?!what|\*\*)\w", line)]
+    for _, price, amount, sum_ in rows:
+        number = re.match(r"(?:about )?(?:(\d+) x )?([\d.]+) (h|min|GB)$", amount)
+        if number is None:
+            continue
+        value = float(price.split()[0]) * int(number[1] or 1) * float(number[2]) / (60 if number[3] == "min" else 1)
+        assert float(sum_.split()[0]) == pytest.approx(value, abs=0.006), sum_
+        totals["month" if "month" in sum_ else "once"] += value
+    said = re.search(r"\*\*about ([\d.]+), and ([\d.]+) a month\*\*", table)
+    assert said is not None
+    assert len(rows) > 6
+    assert float(said[1]) == pytest.approx(totals["once"], abs=0.05)
+    assert float(said[2]) == pytest.approx(totals["month"], abs=0.05)
+
+
 def test_every_rule_of_lint_that_is_named_is_one() -> None:
     rules = "".join(text_of(path) for path in (ROOT / "iddpm_ray" / "kube").glob("*.py"))
     named = {rule for path in PAGES for rule in re.findall(r"rule `(\w+)`|`\[(\w+)\]`", text_of(path))}
