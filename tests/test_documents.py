@@ -13,9 +13,12 @@ from documents import markdown, messages, tables
 from documents.programs import Page, flaws
 from documents.shell import PROGRAMS, commands, lines
 
+from iddpm_ray import cli
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube.objects import is_manifest, read_objects
 from iddpm_ray.kube.schema import check_schema
+from iddpm_ray.spec.fields import fields_of
+from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_mapping, parse_yaml
 
 ROOT = Path(__file__).parent.parent
@@ -167,6 +170,41 @@ def test_every_file_and_test_that_is_named_is_there(path: Path) -> None:
 def test_a_planted_place_is_found() -> None:
     text = "`k8s/bases/x.yaml` `tests/test_cli.py::test_nothing_at_all` `tests/test_cli.py::test_schema_is_json` `jobs/train.py`"
     assert lost_places(text) == ["k8s/bases/x.yaml is not there", "tests/test_cli.py has no test_nothing_at_all"]
+
+
+def unknown_names(text: str) -> list[str]:
+    """Fields and options that running text names in code, and that neither the spec, a module nor a program has."""
+    fields, sections = {field.path for field in fields_of(JobSpec)}, "|".join(JobSpec.model_fields)
+    found: list[str] = []
+    for span in markdown.spans(text):
+        field = re.match(rf"((?:{sections})\.[a-z_][a-z_.0-9]*)(?:[=:]|$)", span)
+        if field and field[1] not in fields and not (ROOT / "iddpm_ray" / f"{field[1].replace('.', '/')}.py").is_file():
+            found.append(f"there is no field {field[1]}")
+        option = re.match(r"(--[a-z][\w-]*)", span)
+        if option and option[1] not in options():
+            found.append(f"no program has the option {option[1]}")
+    return found
+
+
+@cache
+def options() -> frozenset[str]:
+    """Every option of every program of ours, by its source, and what the tables allow of others."""
+    programs = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "iddpm_ray").rglob("*.py"), ROOT / "tests/chaos.py", ROOT / "tests/bench/bench.py"]
+    ours = "".join(map(text_of, programs))
+    others = {one for table in (tables.KUBECTL, tables.GCLOUD, tables.HELM, tables.DOCKER) for known in table.values() for one in known}
+    ways = re.findall(r"f\"--\{prefix\}([\w-]+)\"", ours)
+    prefixed = {f"--{prefix}{way}" for prefix in ("", "base-") for way in ways}
+    return frozenset({*re.findall(r"\"(--[a-z][\w-]*)\"", ours), *cli.FLAGS, *others, *prefixed, "--job-id"})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_field_and_option_that_is_named_exists(path: Path) -> None:
+    assert unknown_names(text_of(path)) == []
+
+
+def test_a_planted_name_is_found() -> None:
+    text = "`optim.learning` `train.loop` `optim.lr=3` `--dry-run` `--no-such 3` `--base-respacing 9` `cluster.mesh.data`"
+    assert unknown_names(text) == ["there is no field optim.learning", "no program has the option --no-such"]
 
 
 def test_the_sums_of_the_first_run_on_gke_are_right() -> None:
