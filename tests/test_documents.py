@@ -23,6 +23,8 @@ from documents.pages import (
 )
 from documents.shell import commands, lines
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # of Ray's own command line
+
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_every_command_is_one_that_works(path: Path, tmp_path: Path) -> None:
