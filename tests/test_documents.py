@@ -2,11 +2,13 @@
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import tiny
 from documents import markdown, messages, tables
 from documents.pages import (
     PAGES,
@@ -78,6 +80,15 @@ def test_the_sums_of_the_first_run_on_gke_are_right() -> None:
     assert len(rows) > 6
     assert float(said[1]) == pytest.approx(totals["once"], abs=0.05)
     assert float(said[2]) == pytest.approx(totals["month"], abs=0.05)
+
+
+def test_the_plan_that_the_page_on_gke_shows_is_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = [block.text for block in markdown.blocks(text_of(ROOT / "docs" / "gke.md")) if block.text.startswith("compute ")]
+    tiny.write_pictures(tmp_path / "pictures", count=128)
+    places = [f"data.path={tmp_path / 'pictures'}", f"run.output_dir={tmp_path / 'runs'}"]
+    assert runpy.run_path(str(ROOT / "jobs" / "cluster.py"))["main"](["plan", str(ROOT / "k8s/examples/cats.yaml"), *places]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown.splitlines() if line not in printed] == []
 
 
 def test_every_rule_of_lint_that_is_named_is_one() -> None:

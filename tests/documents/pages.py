@@ -12,8 +12,8 @@ from documents.shell import PROGRAMS, commands, lines
 
 from iddpm_ray import cli, presets
 from iddpm_ray.errors import UserError
+from iddpm_ray.kube.lint import judge
 from iddpm_ray.kube.objects import is_manifest, read_objects
-from iddpm_ray.kube.schema import check_schema
 from iddpm_ray.spec.fields import fields_of
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_mapping, parse_yaml
@@ -81,7 +81,7 @@ def wrong_yaml(text: str) -> list[str]:
         try:
             objects = read_objects(block.text, source="the block")
             if all(is_manifest(one) for one in objects):
-                found += [f"line {block.line}: {flaw.path}: {flaw.reason}" for one in objects for flaw in check_schema(one)]
+                found += [str(finding) for finding in judge(objects, where=f"line {block.line}")]
             elif all(one.get("kind") in ("Kustomization", "Component") for one in objects):
                 found += [
                     f"line {block.line}: {one} is not there" for one in _named(objects) if not list((ROOT / "k8s").rglob(Path(one).name))
