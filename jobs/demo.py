@@ -1,5 +1,6 @@
 """Trains on scikit-learn's handwritten digits, draws 200, and judges them: `make demo`, or `python jobs/demo.py`."""
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,10 @@ def main() -> int:
     return 0 if digits.good_enough(judgement) else 1
 
 
+def _parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=f"{__doc__} Everything goes to demo/, which is made anew; there are no options.")
+
+
 def train() -> None:
     """Runs the training program as a person would."""
     settings = ["run.name=digits", f"run.output_dir={RUN.parent}", f"data.path={HOME / 'digits' / 'train'}"]
@@ -79,6 +84,7 @@ def part(name: str, seconds: dict[str, float]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    _parser().parse_args()
     try:
         sys.exit(main())
     except (UserError, subprocess.CalledProcessError) as error:

@@ -2,131 +2,30 @@
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+import tiny
 from documents import markdown, messages, tables
-from documents.programs import Page, flaws
-from documents.shell import PROGRAMS, commands, lines
+from documents.pages import (
+    PAGES,
+    ROOT,
+    SHELLS,
+    broken_links,
+    lost_places,
+    name,
+    quoted,
+    text_of,
+    unknown_names,
+    wrong_commands,
+    wrong_yaml,
+)
+from documents.shell import commands, lines
 
-from iddpm_ray.errors import UserError
-from iddpm_ray.kube.objects import is_manifest, read_objects
-from iddpm_ray.kube.schema import check_schema
-from iddpm_ray.spec.text import load_mapping, parse_yaml
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "k8s" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHELLS = ("sh", "console")
-NEEDED: dict[str, Any] = {"run": {"name": "a", "output_dir": "b"}, "data": {"path": "c"}, "train": {"duration": "1 steps"}}
-
-
-def name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-@cache
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-@cache
-def specs() -> dict[str, str]:
-    """The examples by name, and the specs that pages show under another one."""
-    shown = {one: block for path in reversed(PAGES) for one, block in shown_in(text_of(path)).items()}
-    return shown | {f"{one}.yaml": text_of(ROOT / "k8s" / "examples" / f"{one}.yaml") for one in ("cats", "digits-cpu")}
-
-
-def shown_in(text: str) -> dict[str, str]:
-    """The YAML blocks of a page that begin with a comment of their name."""
-    blocks = [block.text for block in markdown.blocks(text) if block.language == "yaml"]
-    return {found[1]: block for block in blocks if (found := re.match(r"# (\S+\.yaml)\n", block))}
-
-
-def page(text: str, scratch: Path) -> Page:
-    variables = set(re.findall(r"^export (\w+)=", text_of(ROOT / "k8s" / "gke" / "variables.sh"), re.MULTILINE))
-    variables |= set(re.findall(r"^(?:export )?([A-Z]\w*)=", text, re.MULTILINE)) | {"HOME", "PWD", "OUT"}
-    return Page(specs() | shown_in(text), frozenset(variables), scratch)
-
-
-def wrong_commands(text: str, scratch: Path) -> list[str]:
-    """What is wrong with the commands of a page, each with the line of its block or the words around it."""
-    about, found = page(text, scratch), []
-    for block in markdown.blocks(text):
-        if block.language in ("", *SHELLS):
-            try:
-                told = lines(block.text, every=block.language == "sh")
-                found += [f"line {block.line}: {one.text}: {flaw}" for line in told for one in commands(line) for flaw in flaws(one, about)]
-            except ValueError as error:
-                found.append(f"line {block.line}: {error}")
-    for span in spoken(text):
-        found += [f"`{span}`: {flaw}" for one in commands(span) for flaw in flaws(one, about, loose=True)]
-    return found
-
-
-def spoken(text: str) -> list[str]:
-    """Commands in running text; several in one, as in render|lint, are no command."""
-    return [span for span in markdown.spans(text) if " " in span and span.split()[0] in PROGRAMS and "|" not in span and "'" not in span]
-
-
-def wrong_yaml(text: str) -> list[str]:
-    found: list[str] = []
-    for block in markdown.blocks(text):
-        if block.language != "yaml":
-            continue
-        try:
-            objects = read_objects(block.text, source="the block")
-            if all(is_manifest(one) for one in objects):
-                found += [f"line {block.line}: {flaw.path}: {flaw.reason}" for one in objects for flaw in check_schema(one)]
-            elif all(one.get("kind") in ("Kustomization", "Component") for one in objects):
-                found += [
-                    f"line {block.line}: {one} is not there" for one in _named(objects) if not list((ROOT / "k8s").rglob(Path(one).name))
-                ]
-            else:
-                load_mapping(_laid_over(parse_yaml(block.text)))
-        except UserError as error:
-            found.append(f"line {block.line}: {error}")
-    return found
-
-
-def _named(objects: list[dict[str, Any]]) -> list[str]:
-    return [one for each in objects for key in ("resources", "components") for one in each.get(key) or []]
-
-
-def _laid_over(given: dict[str, Any]) -> dict[str, Any]:
-    """A part of a spec as a whole one; a value that ends in ... is not said."""
-    from iddpm_ray import presets
-
-    below = parse_yaml(presets.text(given.pop("preset"))) if "preset" in given else {}
-    whole: dict[str, Any] = {section: dict(values) for section, values in {**NEEDED, **below}.items()}
-    for section, values in given.items():
-        if not isinstance(values, dict):
-            whole[section] = values
-            continue
-        said = {key: value for key, value in values.items() if not (isinstance(value, str) and value.endswith("..."))}
-        whole[section] = {**NEEDED.get(section, {}), **whole.get(section, {}), **said}
-    if whole.get("checkpoint", {}).get("keep_best") or whole.get("evaluate", {}).get("every"):
-        whole["evaluate"].setdefault("inception_sha256", "0" * 64)
-    if "classifier" in str(whole.get("evaluate", {}).get("features")):
-        whole["data"].setdefault("labels", "folder")
-    return whole
-
-
-def broken_links(path: Path, text: str) -> list[str]:
-    found: list[str] = []
-    for link in markdown.links(text):
-        target, _, anchor = link.partition("#")
-        if re.match(r"[a-z]+:", target):
-            continue
-        file = (path.parent / target).resolve() if target else path
-        if not file.exists() or not file.is_relative_to(ROOT):
-            found.append(f"{link} leads nowhere")
-        elif anchor and (file.suffix != ".md" or anchor not in markdown.anchors(text if file == path else text_of(file))):
-            found.append(f"{link}: no such heading")
-    return found
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # of Ray's own command line
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
@@ -144,20 +43,6 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken_links(path, text_of(path)) == []
 
 
-def lost_places(text: str) -> list[str]:
-    """Files, and tests in them, that running text names in code and that are not there."""
-    found: list[str] = []
-    for span in markdown.spans(text):
-        file, _, test = span.partition("::")
-        if not re.fullmatch(r"(docs|iddpm_ray|jobs|k8s|tests)/[\w./-]+", file) or file.endswith("/"):
-            continue
-        if not (ROOT / file).exists():
-            found.append(f"{file} is not there")
-        elif test and f"def {test}(" not in text_of(ROOT / file):
-            found.append(f"{file} has no {test}")
-    return found
-
-
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_every_file_and_test_that_is_named_is_there(path: Path) -> None:
     assert lost_places(text_of(path)) == []
@@ -166,6 +51,44 @@ def test_every_file_and_test_that_is_named_is_there(path: Path) -> None:
 def test_a_planted_place_is_found() -> None:
     text = "`k8s/bases/x.yaml` `tests/test_cli.py::test_nothing_at_all` `tests/test_cli.py::test_schema_is_json` `jobs/train.py`"
     assert lost_places(text) == ["k8s/bases/x.yaml is not there", "tests/test_cli.py has no test_nothing_at_all"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_field_and_option_that_is_named_exists(path: Path) -> None:
+    assert unknown_names(text_of(path)) == []
+
+
+def test_a_planted_name_is_found() -> None:
+    text = "`optim.learning` `train.loop` `optim.lr=3` `--dry-run` `--no-such 3` `--base-respacing 9` `cluster.mesh.data`"
+    assert unknown_names(text) == ["there is no field optim.learning", "no program has the option --no-such"]
+
+
+def test_the_sums_of_the_first_run_on_gke_are_right() -> None:
+    """Each line is price times amount, and the total is their sum; once and by the month apart."""
+    table = text_of(ROOT / "docs" / "gke.md").partition("## What it costs")[2].partition("\n## ")[0]
+    totals = {"once": 0.0, "month": 0.0}
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if re.match(r"\| (?!what|\*\*)\w", line)]
+    for _, price, amount, sum_ in rows:
+        number = re.match(r"(?:about )?(?:(\d+) x )?([\d.]+) (h|min|GB)$", amount)
+        if number is None:
+            continue
+        value = float(price.split()[0]) * int(number[1] or 1) * float(number[2]) / (60 if number[3] == "min" else 1)
+        assert float(sum_.split()[0]) == pytest.approx(value, abs=0.006), sum_
+        totals["month" if "month" in sum_ else "once"] += value
+    said = re.search(r"\*\*about ([\d.]+), and ([\d.]+) a month\*\*", table)
+    assert said is not None
+    assert len(rows) > 6
+    assert float(said[1]) == pytest.approx(totals["once"], abs=0.05)
+    assert float(said[2]) == pytest.approx(totals["month"], abs=0.05)
+
+
+def test_the_plan_that_the_page_on_gke_shows_is_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = [block.text for block in markdown.blocks(text_of(ROOT / "docs" / "gke.md")) if block.text.startswith("compute ")]
+    tiny.write_pictures(tmp_path / "pictures", count=128)
+    places = [f"data.path={tmp_path / 'pictures'}", f"run.output_dir={tmp_path / 'runs'}"]
+    assert runpy.run_path(str(ROOT / "jobs" / "cluster.py"))["main"](["plan", str(ROOT / "k8s/examples/cats.yaml"), *places]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown.splitlines() if line not in printed] == []
 
 
 def test_every_rule_of_lint_that_is_named_is_one() -> None:
@@ -251,13 +174,6 @@ def test_a_planted_block_is_found(planted: str, says: str) -> None:
 def test_a_planted_link_is_found() -> None:
     text = "# A heading\n[a](nothing.md) [b](README.md#no-such) [c](#a-heading) [d](LICENSE) [e](https://example.org/x)"
     assert broken_links(ROOT / "README.md", text) == ["nothing.md leads nowhere", "README.md#no-such: no such heading"]
-
-
-def quoted(text: str) -> list[str]:
-    """What a runbook says that the program prints: code of several words in a paragraph with **Says**, unless it is a command."""
-    told = [part for part in markdown.prose(text).split("\n\n") if "**Says**" in part or "**says**" in part]
-    found = [span for part in told for span in markdown.spans(part)]
-    return [span for span in found if (" " in span or "…" in span) and span != "…" and span.split()[0] not in PROGRAMS]
 
 
 def test_every_message_of_the_runbook_is_one_that_the_program_prints() -> None:

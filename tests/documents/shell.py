@@ -12,6 +12,7 @@ PROGRAMS = frozenset(
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _INNER = re.compile(r"\$\(([^()]*)\)")
+_OPTIONAL = re.compile(r"\[(--[\w-]+)[^\]]*\]")  # [--step N|best] of a synopsis
 _OPERATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")"})
 SUBSTITUTED = "SUBSTITUTED"
 
@@ -71,6 +72,7 @@ def commands(line: str) -> list[Command]:
     found: list[Command] = []
     for inner in _INNER.findall(line):
         found += commands(inner)
+    line = _OPTIONAL.sub(r"[\1]", line)
     lexer = shlex.shlex(_INNER.sub(SUBSTITUTED, line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
