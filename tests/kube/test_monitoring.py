@@ -23,7 +23,7 @@ PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: prometheus)")
 
 LABELS = '{run="cats", ray_cluster="iddpm", WorkerId="w1"}'
-STARTED = "running: 1x60", "step: 100x60", "saved_step: 0x60"
+AGAIN = '{run="cats", WorkerId="w2"}'
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ CASES = (
     Case("IddpmNoStep", "ended", ("running: 1x20 0x40", "step_time_seconds: 600x60"), False),
     Case("IddpmNoStep", "ended, and its driver with it", ("running: 1x20", "step_time_seconds: 600x20"), False),
     Case("IddpmNoStep", "another run steps", ("running: 1x60", "step_time_seconds: 0+60x60", 'running{run="b"}: 0x60'), False),
+    Case("IddpmDriverGone", "killed", ("running: 1x20",), True),
+    Case("IddpmDriverGone", "ended", ("running: 1x20 0 stale",), False),
+    Case("IddpmDriverGone", "killed, and taken up again", ("running: 1x20 stale", f"running{AGAIN}: _x22 1x40"), False),
+    Case("IddpmDriverGone", "killed, taken up, ended", ("running: 1x10 stale", f"running{AGAIN}: _x12 1x10 0 stale"), False),
+    Case("IddpmDriverGone", "ended, begun again, killed", ("running: 1x5 0 stale", f"running{AGAIN}: _x12 1x10 stale"), True),
+    Case("IddpmDriverGone", "runs", ("running: 1x60",), False),
     Case("IddpmCheckpointOld", "saves fail", ("running: 1x60", "step: 0+100x60", "saved_step: 0x60", "save_interval_steps: 1000x60"), True),
     Case(
         "IddpmCheckpointOld",
