@@ -96,7 +96,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "IddpmAutoscalerGone",
         'count by (ray_cluster) (ray_node_cpu_count{IsHeadNode="true"}) unless on (ray_cluster) '
-        "count by (ray_cluster) (autoscaler_cluster_resources)",
+        "count by (ray_cluster) (autoscaler_running_workers_nodes)",
         "5m",
         "critical",
         "the autoscaler of {{ $labels.ray_cluster }} says nothing",

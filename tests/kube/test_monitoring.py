@@ -100,7 +100,7 @@ def series(text: str) -> dict[str, str]:
         case ["head"]:
             full = 'ray_node_cpu_count{IsHeadNode="true", ray_cluster="iddpm"}'
         case ["autoscaler"]:
-            full = 'autoscaler_cluster_resources{resource="CPU", ray_cluster="iddpm"}'
+            full = 'autoscaler_running_workers_nodes{ray_cluster="iddpm"}'
         case _ if "{" in name:
             full = "ray_iddpm_" + name.replace("}", ', ray_cluster="iddpm"}')
         case _:
