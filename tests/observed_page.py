@@ -1,20 +1,27 @@
-"""Draws the dashboard's panels out of a Prometheus as one HTML page: `python tests/observed_page.py URL RUN page.html [picture.png]`.
+"""Draws the dashboard's panels out of a Prometheus as one HTML page, and takes a browser's picture of it.
 
 It stands in for Grafana, where there is none: the same queries, the same places, no script.
+
+    python tests/observed_page.py URL RUN page.html picture.png       of a Prometheus and a run that are there
+    python tests/observed_page.py picture.png                         of a run on the digits, one of whose workers dies on the way
 """
 
 import math
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from monitored import Prometheus
+import psutil
+from monitored import Prometheus, started_head, started_prometheus, until
+from processes import command_line
 
+from iddpm_ray.evaluate.digits import export_digits
 from iddpm_ray.kube.dashboard import TITLE, dashboard
 from iddpm_ray.report.axes import scale_of, short
 from iddpm_ray.report.categories import NAMES, category
@@ -140,16 +147,51 @@ def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1560) 
     subprocess.run([*command, f"--screenshot={png}", html.resolve().as_uri()], check=True, capture_output=True, timeout=120)
 
 
-def main(argv: list[str]) -> int:
-    """Draws the last minutes of a run."""
-    url, run, html = argv[:3]
-    prometheus = Prometheus(url)
+def draw(prometheus: Prometheus, run: str, *, html: Path, png: Path) -> None:
+    """The page of a run from its first number to now, and its picture."""
     end = time.time()
     known = prometheus.ask("query_range", query=f'ray_iddpm_running{{run="{run}"}}', start=end - 6 * 3600, end=end, step=15)["result"]
-    begin = min((float(one["values"][0][0]) for one in known), default=end - 600) - 5
-    Path(html).write_text(page(prometheus, run, begin=begin, end=end), encoding="utf-8")
-    for png in argv[3:]:
-        photograph(Path(html), Path(png))
+    begin = min((float(one["values"][0][0]) for one in known), default=end - 600) - 15
+    html.write_text(page(prometheus, run, begin=begin, end=end), encoding="utf-8")
+    photograph(html, png)
+
+
+def record(png: Path) -> None:
+    """A run of its own: two workers on the digits, of which one is killed in the middle; the picture is taken before the end."""
+    with tempfile.TemporaryDirectory() as name, started_head(cpus=4, gpus=0) as head:
+        folder = Path(name)
+        export_digits(folder / "digits")
+        settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "checkpoint.every=60 steps"]
+        settings += ["data.validation_fraction=0.05", "log.validate_every=30 steps", "sample.every=null", "cluster.cpus_per_worker=0.5"]
+        with started_prometheus(folder / "prometheus", head.scraped, interval="2s") as prometheus:
+            log = folder / "run.log"
+            process = head.train("--preset", "digits", *settings, "train.duration=4000 steps", "optim.anneal=4000 steps", log=log)
+
+            def reached(step: int) -> bool:
+                assert process.poll() is None, log.read_text()
+                return (prometheus.value('max(ray_iddpm_step{run="digits"})') or 0) >= step
+
+            until(lambda: reached(150), what="the middle")
+            scratch = head.environment["RAY_TMPDIR"]
+            ranks = [
+                one for one in psutil.process_iter() if "RayTrainWorker" in command_line(one) and one.environ().get("RAY_TMPDIR") == scratch
+            ]
+            ranks[-1].kill()
+            until(lambda: prometheus.value('max(ray_iddpm_attempt{run="digits"})') == 2, what="the second attempt")
+            until(lambda: reached(400), what="the end of the picture")
+            draw(prometheus, "digits", html=folder / "page.html", png=png)
+            process.terminate()
+            process.wait(120)
+            print(log.read_text())
+
+
+def main(argv: list[str]) -> int:
+    """Of what is there, or of a run of its own."""
+    if len(argv) == 1:
+        record(Path(argv[0]))
+    else:
+        url, run, html, png = argv
+        draw(Prometheus(url), run, html=Path(html), png=Path(png))
     return 0
 
 
