@@ -129,13 +129,15 @@ def test_pins_are_exact_and_name_no_registry() -> None:
     assert pins()["torch"] == "2.13.0"
 
 
-@pytest.mark.parametrize("requirement", requirements("s3", "demo", "convert", "test"), ids=lambda requirement: requirement.name)
+@pytest.mark.parametrize(
+    "requirement", requirements("s3", "demo", "convert", "wandb", "mlflow", "test"), ids=lambda requirement: requirement.name
+)
 def test_every_requirement_is_pinned_within_its_range(requirement: Requirement) -> None:
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
 def test_every_package_imported_by_the_product_is_a_requirement() -> None:
-    declared = {canonicalize_name(requirement.name) for requirement in requirements("s3", "demo", "convert")}
+    declared = {canonicalize_name(requirement.name) for requirement in requirements("s3", "demo", "convert", "wandb", "mlflow")}
     providers = packages_distributions()
     undeclared: set[str] = set()
     for path in [*(ROOT / "iddpm_ray").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]:

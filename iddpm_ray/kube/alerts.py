@@ -19,6 +19,7 @@ def of_run(metric: str) -> str:
     return f"max by ({EACH}) (ray_iddpm_{metric})"
 
 
+_LAST = f"max by ({EACH}) (max_over_time(timestamp(ray_iddpm_running == {{}})[1h:10s]))"  # the last moment at which it was so
 RUNNING = f"on ({EACH}) {of_run('running')} == 1"
 
 
@@ -51,6 +52,15 @@ ALERTS: tuple[Alert, ...] = (
         "{{ $labels.run }} has made no step for {{ $value | humanizeDuration }}",
         "The driver is there and no update was completed for 10 minutes: it waits for machines, starts slowly, or hangs. The job's log "
         "says which: a hang is named there after cluster.hang_timeout_s, and so is what the run waits for.",
+    ),
+    Alert(
+        "IddpmDriverGone",
+        f"{_LAST.format(1)} unless on ({EACH}) {of_run('running')} unless on ({EACH}) {_LAST.format(0)} > on ({EACH}) {_LAST.format(1)}",
+        "10m",
+        "critical",
+        "the driver of {{ $labels.run }} is gone without a word",
+        "The run did not end: its driver died, or the head with it, and for 10 minutes nobody has taken the run up. `kubectl get rayjob` "
+        "shows whether the operator submits it again; submitting the same spec goes on from the newest checkpoint. Silent an hour later.",
     ),
     Alert(
         "IddpmCheckpointOld",
@@ -86,7 +96,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "IddpmAutoscalerGone",
         'count by (ray_cluster) (ray_node_cpu_count{IsHeadNode="true"}) unless on (ray_cluster) '
-        "count by (ray_cluster) (autoscaler_cluster_resources)",
+        "count by (ray_cluster) (autoscaler_running_workers_nodes)",
         "5m",
         "critical",
         "the autoscaler of {{ $labels.ray_cluster }} says nothing",

@@ -164,11 +164,11 @@ def curves(lines: Sequence[Line], *, restarts_at: Sequence[float] = (), log: boo
             said = f"<title>went on from step {step:,.0f}</title>"
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="restart">{said}</line>')
     for line in drawn:
-        parts += _path(line, across, up)
+        parts += polyline(line, across, up)
     return _svg(parts, width, height, label)
 
 
-def _path(line: Line, across: Scale, up: Scale) -> list[str]:
+def polyline(line: Line, across: Scale, up: Scale) -> list[str]:
     """A line, broken where a value is not finite; a point that stands alone is a dot."""
     runs: list[list[str]] = [[]]
     for x, y in line.points:

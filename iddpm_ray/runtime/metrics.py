@@ -1,7 +1,7 @@
 """Publishes the run's numbers through Ray's own export for Prometheus.
 
-The driver does it: it outlives every attempt, and looks at the markers. Ray shows a gauge for as long as the process that set it lives, and
-some seconds longer: a run whose driver is gone cannot look alive.
+The driver does it: it outlives every attempt, and looks at the markers. Ray forgets a gauge that was not set for 20 s, so all of them are
+set again and again, and a run whose driver is gone cannot look alive; what a driver sets last before it ends is still shown.
 """
 
 import logging

@@ -61,6 +61,7 @@ class WandbTracker:
     def close(self) -> None:
         """Waits until everything is sent, or written where it is offline."""
         self._run.finish()
+        self._wandb.teardown()  # only with the end of W&B's own process is everything in its files
         if self._run.offline:
             self._copy()
         shutil.rmtree(self._local, ignore_errors=True)

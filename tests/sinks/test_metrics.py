@@ -1,6 +1,8 @@
 """Rows, signs of life and records as metrics."""
 
 import math
+import re
+from pathlib import Path
 
 from iddpm_ray.runtime.budget import Why
 from iddpm_ray.sinks.metrics import ENDINGS, METRICS, of_endings, of_ranks, of_row, of_time
@@ -60,3 +62,9 @@ def test_names_are_what_prometheus_takes_and_labels_are_few() -> None:
     assert len(set(names)) == len(names)
     assert all(name.startswith("iddpm_") and name.replace("_", "").isalnum() and name.islower() for name in names)
     assert {metric.label for metric in METRICS} == {None, "quarter", "category", "why"}
+
+
+def test_the_document_says_of_every_metric_what_it_says_itself() -> None:
+    text = (Path(__file__).parents[2] / "docs/monitoring.md").read_text()
+    listed = re.findall(r"^\| `ray_(\w+)(?:\{(\w+)\})?` \| (.*) \|$", text, flags=re.MULTILINE)
+    assert listed == [(metric.name, metric.label or "", metric.about) for metric in METRICS]

@@ -103,3 +103,15 @@ def test_wandb_offline_leaves_files_of_one_run_over_two_attempts(tmp_path: Path,
     drawn = sorted(run.glob("samples/*.png"))
     assert [Image.open(path).convert("L").tobytes() for path in kept] == [Image.open(path).tobytes() for path in drawn]
     assert sorted(path.name for path in run.glob("wandb/a*.json")) == ["a0001.json", "a0002.json"]
+
+
+def test_a_server_that_is_not_there_costs_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    tiny.write_pictures(tmp_path / "pictures")
+    session = trained(tmp_path, steps=4, log__sinks=["mlflow"], log__mlflow_url="http://127.0.0.1:9")
+    said = warnings(session)
+    assert said
+    assert all(line.startswith("warning: mlflow cannot ") and line.endswith("; training goes on") for line in said)
+    assert not (tiny.run_folder(tiny.tiny_spec(tmp_path)) / "trackers").exists()
+    assert [row["step"] for row in read_rows(str(tiny.run_folder(tiny.tiny_spec(tmp_path)) / "metrics/train.jsonl"))] == [1, 2, 3, 4]

@@ -30,7 +30,7 @@ MAY_CHANGE = {
     "optim": "lr weight_decay clip_norm max_nonfinite_steps microbatch matmul_precision compile compile_cache channels_last deterministic",
     "train": "duration",
     "checkpoint": "every keep_last keep_every keep_best asynchronous save_timeout_s max_unsaved",
-    "log": "every tensorboard csv progress validate_every validate_rows",
+    "log": "every tensorboard csv prometheus sinks project mlflow_url progress validate_every validate_rows",
     "sample": "every count method respacing eta ema guidance guidance_interval low_res_noise classes",
     "evaluate": "every count batch features inception inception_sha256 reference cpus gpus threads",
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
