@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from iddpm_ray import stats, storage
-from iddpm_ray.checkpoint.attempts import Link, attempts, in_lineage, lineage
+from iddpm_ray.checkpoint.attempts import Link, attempts, in_lineage, lineage, record_url
 from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_file, survey
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import CheckpointError, SpecError, TrainError
@@ -119,6 +119,11 @@ def plan(run: str, wanted: int) -> Plan:
     rows = _rows(run_url, doing)
     _check_reached(run_url, wanted, doing, rows, reached=(record.end or {}).get("reached"))
     start = _start(run_url, chain, wanted)
+    if start is None and chain[0].lost:
+        record = storage.shown(record_url(run_url, chain[0].attempt))
+        raise CheckpointError(
+            f"{record} cannot be read: what that attempt began from is not known", fix="restore it, or replay a later step"
+        )
     passed = [
         link for link in chain if (link.upto_step is None or link.upto_step > (start.step if start else 0)) and link.from_step < wanted
     ]
