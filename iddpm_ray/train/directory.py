@@ -94,7 +94,7 @@ def inspect_run(spec: JobSpec) -> Opening:
     if not spec.data.adopt:
         check_same(there.pinned, manifest)
     newer = tuple(change for change in there.changes if not change.identity)
-    choice = _asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
+    choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
     if choice.checkpoint is None:
         check_init(spec, num_classes=_num_classes(spec, manifest))
     return Opening(url, spec, manifest, choice, newer, fresh=False)
@@ -115,30 +115,30 @@ def _there(url: str, spec: JobSpec) -> _There | None:
         SpecError: another run; shows the fields that differ.
     """
     spec_url = storage.join(url, SPEC_FILE)
-    if not _asked(url, lambda: storage.exists(spec_url)):
+    if not asked(url, lambda: storage.exists(spec_url)):
         return None
-    changes = differences(load_text(_asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
+    changes = differences(load_text(asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
     other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
     if other:
         raise SpecError(
             f"{storage.shown(url)} holds another run; what is there -> what was asked for:\n  " + "\n  ".join(other) + "\n",
             fix="give this run another run.name, or set these fields back",
         )
-    return _There(_asked(url, lambda: manifests.read(storage.join(url, MANIFEST_FILE))), changes)
+    return _There(asked(url, lambda: manifests.read(storage.join(url, MANIFEST_FILE))), changes)
 
 
-def _asked(url: str, ask: Callable[[], T]) -> T:
+def asked(url: str, ask: Callable[[], T], *, doing: str = "read") -> T:
     """What the storage of the run answers.
 
     Raises:
-        SpecError: nothing.
+        SpecError: nothing, or that it will not; a UserError is raised as it is.
     """
     try:
         return ask()
     except UserError:
         raise
     except Exception as error:  # every store raises its own kinds
-        what = f"run.output_dir: {storage.shown(url)} cannot be read ({storage.reason(error)})"
+        what = f"run.output_dir: {storage.shown(url)} cannot be {doing} ({storage.reason(error)})"
         fix = "name a place that this machine may read and write; credentials come from the environment, fsspec's configuration or its role"
         raise SpecError(what, fix=fix) from error
 
