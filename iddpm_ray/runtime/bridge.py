@@ -39,7 +39,9 @@ def bridged(
                     yield batch
                 return
             except broken as error:
-                _log.warning("the stream of pictures broke at step %d: %s; going on with pictures of this worker's own", step, error)
+                _log.warning(
+                    "the stream of pictures broke at step %d: %s; going on with pictures of this worker's own", step, storage.reason(error)
+                )
 
 
 class _Catching:
@@ -75,6 +77,8 @@ class _Catching:
             return _after([], self._far)
         if batch.step < step:
             self._ahead = self._pool.submit(self._catch_up, self._far)
+            return None
+        if batch.step > step:  # it was on its way when `_step` moved on; its turn comes
             return None
         return _after([batch], self._far)
 
