@@ -22,6 +22,7 @@ from iddpm_ray.sinks.rows import Row
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
 from iddpm_ray.train import preview, setup
+from iddpm_ray.train.attempt import first_init
 from iddpm_ray.train.directory import MANIFEST_FILE, SPEC_FILE, Place
 from iddpm_ray.train.inputs import StepInputs, make_inputs
 from iddpm_ray.train.record import Recorder
@@ -41,6 +42,7 @@ class Plan:
         conditions: as that attempt recorded them; {} if it did not.
         others: attempts that did steps on the way, whose conditions may have been others.
         recorded: the run's row of that step, if it wrote one.
+        init: the URL of the weights that the run's beginning took, if it recorded one.
     """
 
     run_url: str
@@ -51,6 +53,7 @@ class Plan:
     conditions: Mapping[str, str]
     others: tuple[int, ...]
     recorded: Row | None
+    init: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -136,6 +139,7 @@ def plan(run: str, wanted: int) -> Plan:
         record.info.get("conditions", {}),
         tuple(link.attempt for link in passed if link.attempt != doing.attempt),
         next((row for row in rows if row["step"] == wanted), None),
+        first_init([one for one in known if one.number == chain[0].attempt]),
     )
 
 
@@ -153,7 +157,7 @@ def replay_rank(plan: Plan, *, rank: int, world_size: int, device: torch.device)
     statistics = stats.use(stats.Statistics(rank=rank, device=device))
     known = plan.conditions.get("microbatch")
     kit = setup.make(spec, session, sources=sources, known_microbatch=lambda *_: None if known is None else int(known))
-    begin(plan.checkpoint, kit, session, init=spec.init, statistics=statistics, group=group)
+    begin(plan.checkpoint, kit, session, init=spec.init, earlier=plan.init, statistics=statistics, group=group)
     place = Place(plan.run_url, plan.attempt, b"", spec.digest(), manifest.digest, manifest.classes, {})
     sink = _Kept()
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=GuardedSinks({"rows": lambda: sink}, say=session.say))
