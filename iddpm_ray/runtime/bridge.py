@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
+from iddpm_ray import storage
 from iddpm_ray.data.batch import Batch
 
 Batches = Generator[Batch, None, None]
@@ -68,7 +69,7 @@ class _Catching:
         try:
             batch = self._ahead.result()
         except self._broken as error:
-            _log.warning("the stream of pictures broke before it began: %s", error)
+            _log.warning("the stream of pictures broke before it began: %s", storage.reason(error))
             self._far = self._ahead = None
             self._not_before = time.monotonic() + RETRY_S
             return None

@@ -127,6 +127,16 @@ def test_a_far_stream_that_is_a_step_ahead_when_it_is_asked_for_waits_for_its_st
     streams.end()
 
 
+def test_a_stream_that_breaks_is_told_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    streams = Streams(fails_at=6)
+    streams.error = Gone("https://store/x?X-Signature=abc123 says no")
+    for one in streams.bridged():
+        if one.step == 3:
+            streams.far_comes_to(4)
+    assert "the stream of pictures broke at step 6: Gone: https://store/x says no" in caplog.text
+    assert "abc123" not in caplog.text
+
+
 def test_closing_early_closes_both() -> None:
     streams = Streams()
     stream = streams.bridged()
