@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.commit import Checkpoint, survey
+from iddpm_ray.checkpoint.commit import Checkpoint, complete, survey
 from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.errors import CheckpointError
 
@@ -36,6 +36,7 @@ class Attempt:
         from_attempt: whose checkpoint it began from; None for a fresh start.
         info: everything in its record.
         end: how it ended, as the driver says; None if nobody said.
+        lost: it has begun, but its record cannot be read: what it began from is not known.
     """
 
     number: int
@@ -44,16 +45,22 @@ class Attempt:
     from_attempt: int | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     end: Mapping[str, Any] | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True)
 class Link:
-    """One attempt in the lineage: it counts from after `from_step` up to `upto_step` (None: to its end)."""
+    """One attempt in the lineage: it counts from after `from_step` up to `upto_step` (None: to its end).
+
+    Attributes:
+        lost: what it began from is not known, and so neither is what comes before it; its own steps all count.
+    """
 
     attempt: int
     from_step: int
     from_attempt: int | None
     upto_step: int | None = None
+    lost: bool = False
 
     def counts(self, *, step: int, attempt: int) -> bool:
         """Whether a row or checkpoint of that step, made by that attempt, belongs to this link."""
@@ -74,7 +81,7 @@ def take_attempt(run_url: str, *, info: Mapping[str, Any]) -> int:
     data = _encode({**info, "attempt": number, "taken_by": secrets.token_hex(16)})
     for _ in range(_TRIES):
         data = _encode({**json.loads(data), "attempt": number})
-        url = _url(run_url, number)
+        url = record_url(run_url, number)
         if storage.create(url, data) or storage.read_bytes(url) == data:  # written, though a retried request said "exists"
             return number
         number += 1
@@ -84,28 +91,42 @@ def take_attempt(run_url: str, *, info: Mapping[str, Any]) -> int:
 def begin_attempt(run_url: str, number: int, *, began_from: Checkpoint | None, info: Mapping[str, Any]) -> None:
     """Say what the attempt begins from (None: fresh) before it computes anything. Called again with news at each commit."""
     start = None if began_from is None else {"step": began_from.step, "attempt": began_from.attempt}
-    storage.write_checked(_url(run_url, number), _encode({**info, "attempt": number, "from": start}))
+    storage.write_checked(record_url(run_url, number), _encode({**info, "attempt": number, "from": start}))
 
 
 def end_attempt(run_url: str, number: int, *, info: Mapping[str, Any]) -> None:
     """Say how the attempt ended."""
-    storage.write_whole(_url(run_url, number, end=True), _encode({**info, "attempt": number}))
+    storage.write_whole(record_url(run_url, number, end=True), _encode({**info, "attempt": number}))
 
 
 def attempts(run_url: str) -> list[Attempt]:
-    """All attempts of the run by number; a record that cannot be understood counts as one that has not begun."""
+    """All attempts of the run by number.
+
+    One whose record cannot be understood has begun if a later one names it, or if it marked a checkpoint; else it has not.
+    """
     there = _listed(run_url)
     with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
-        records = dict(zip(there, threads.map(lambda one: _read(_url(run_url, one[0], end=one[1])), there), strict=True))
-    numbers = sorted({number for number, _ in there})
-    return [_attempt(number, records.get((number, False)) or {}, records.get((number, True))) for number in numbers]
+        records = dict(zip(there, threads.map(lambda one: _read(record_url(run_url, one[0], end=one[1])), there), strict=True))
+    numbers = {number for number, _ in there}
+    known = {number: _attempt(number, records.get((number, False)), records.get((number, True))) for number in numbers}
+    dark = {number for number in numbers if not _understood(records.get((number, False)))}
+    named = {one.from_attempt for one in known.values() if one.from_attempt is not None and one.from_attempt < one.number}
+    marked = {checkpoint.attempt for checkpoint in complete(run_url)} if dark - named else set[int]()
+    for number in {one for one in named | (dark & marked) if one not in known or not known[one].began}:
+        known[number] = Attempt(number, True, end=records.get((number, True)), lost=True)
+    return [known[number] for number in sorted(known)]
 
 
-def _attempt(number: int, info: Mapping[str, Any], end: Mapping[str, Any] | None) -> Attempt:
-    start = info.get("from")
-    if "from" not in info or not (start is None or _is_start(start)):
-        return Attempt(number, False, 0, None, info, end)
+def _attempt(number: int, info: Mapping[str, Any] | None, end: Mapping[str, Any] | None) -> Attempt:
+    start = (info or {}).get("from")
+    if info is None or "from" not in info or not _understood(info):
+        return Attempt(number, False, 0, None, info or {}, end)
     return Attempt(number, True, 0 if start is None else start["step"], None if start is None else start["attempt"], info, end)
+
+
+def _understood(info: Mapping[str, Any] | None) -> bool:
+    """Whether a record says what the attempt began from, or that it has not begun."""
+    return info is not None and (info.get("from") is None or _is_start(info["from"]))
 
 
 def newest_attempt(run_url: str) -> int:
@@ -140,7 +161,7 @@ def lineage(known: list[Attempt], *, head: int | None = None) -> list[Link]:
     upto: int | None = None
     while number is not None and number in begun:
         attempt = begun.pop(number)  # each once, whatever the records say
-        chain.append(Link(attempt.number, attempt.from_step, attempt.from_attempt, upto))
+        chain.append(Link(attempt.number, attempt.from_step, attempt.from_attempt, upto, attempt.lost))
         number, upto = attempt.from_attempt, attempt.from_step
     return chain[::-1]
 
@@ -150,7 +171,8 @@ def in_lineage(chain: list[Link], *, step: int, attempt: int) -> bool:
     return not chain or any(link.counts(step=step, attempt=attempt) for link in chain)
 
 
-def _url(run_url: str, number: int, *, end: bool = False) -> str:
+def record_url(run_url: str, number: int, *, end: bool = False) -> str:
+    """Where an attempt's record is, or with `end` that of its end."""
     return storage.join(run_url, _FOLDER, f"{number:04d}{'.end' if end else ''}.json")
 
 

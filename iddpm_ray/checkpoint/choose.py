@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage
+from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, record_url
 from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_marker, survey, verify
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
 from iddpm_ray.errors import CheckpointError
@@ -41,12 +41,14 @@ def newest_readable(
 
     Raises:
         NewerFormatError: the newest was written by a later version; going on from an older one would undo its work.
-        CheckpointError: there are checkpoints but none is readable (starting afresh would hide that), or one is of another spec.
+        CheckpointError: there are checkpoints but none is readable (starting afresh would hide that), or whether they are of the run
+            is written in a record that cannot be read; or one is of another spec.
     """
     known = dict(rejected or {})
     chain = lineage(attempts(run_url))
     reasons: list[str] = []
-    for stored in reversed(survey(run_url)):
+    there = survey(run_url)
+    for stored in reversed(there):
         checkpoint = stored.checkpoint
         if not stored.marked or not in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt):
             continue
@@ -74,5 +76,13 @@ def newest_readable(
         raise CheckpointError(
             f"no checkpoint of {storage.shown(run_url)} can be read: {'; '.join(reasons)}",
             fix="restore one, or give the run another name to start afresh",
+        )
+    oldest = chain[0] if chain else None
+    before = [one.checkpoint.name for one in there if one.marked and oldest is not None and one.checkpoint.attempt < oldest.attempt]
+    if oldest is not None and oldest.lost and before:
+        record = record_url(run_url, oldest.attempt)
+        raise CheckpointError(
+            f"{storage.shown(record)} cannot be read: whether the run went on from {before[-1]} is not known",
+            fix="restore that file, or give the run another name and begin it from that checkpoint by init.from",
         )
     return Choice(None, None, ())

@@ -106,7 +106,12 @@ def _reader(root: str) -> Callable[[str], bytes]:
     if not storage.is_local(root):
         return lambda path: storage.read_bytes(storage.join(root, path))
     folder = Path(storage.filesystem(root)[1])
-    return lambda path: (folder / path).read_bytes()
+
+    @storage.patiently
+    def read_bytes(path: str) -> bytes:
+        return (folder / path).read_bytes()
+
+    return read_bytes
 
 
 def _read(manifest: Manifest, read: Callable[[str], bytes], which: tuple[int, str]) -> bytes | BadPicture:

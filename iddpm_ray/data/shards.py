@@ -31,12 +31,22 @@ def read_rows(
     starts = [int(row) * stride for row in rows]
     out = np.empty((len(paths), *shape), dtype=np.uint8)
     for i, part in enumerate(fs.cat_ranges(places, starts, [start + stride for start in starts], on_error="return")):
+        if isinstance(part, Exception) and storage.is_transient(part):
+            part = _again(storage.join(root, paths[i]), start=starts[i], end=starts[i] + stride)
         if isinstance(part, FileNotFoundError) or (isinstance(part, bytes) and len(part) != stride):
             raise _short(root, paths[i])
         if isinstance(part, BaseException):
             raise OSError(f"{storage.shown(storage.join(root, paths[i]))} could not be read: {storage.reason(part)}") from part
         out[i] = np.frombuffer(part, dtype=np.uint8).reshape(shape)
     return out
+
+
+def _again(url: str, *, start: int, end: int) -> bytes | Exception:
+    """A range that failed in a moment that may have passed, asked for by itself and patiently."""
+    try:
+        return storage.read_bytes(url, start=start, end=end)
+    except Exception as error:  # told where the row is known
+        return error
 
 
 def _from_disk(
@@ -59,6 +69,7 @@ def _from_disk(
 
 
 @lru_cache(maxsize=512)
+@storage.patiently
 def _mapped(path: str, tag: str) -> NDArray[np.uint8]:
     """A shard as memory; the tag only keys the cache."""
     return np.memmap(path, dtype=np.uint8, mode="r")

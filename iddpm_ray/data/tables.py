@@ -98,6 +98,7 @@ def _open(url: str) -> pq.ParquetFile:
 
 
 @lru_cache(maxsize=1024)
+@storage.patiently
 def _group_offsets(url: str) -> NDArray[np.int64]:
     """First row of every row group."""
     metadata = _open(url).metadata
@@ -133,6 +134,7 @@ class _Groups:
 _groups = _Groups()
 
 
+@storage.patiently
 def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray:
     file = _open(url)
     found = _byte_column(file.schema_arrow, image_column)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from iddpm_ray import stats, storage
-from iddpm_ray.checkpoint.attempts import Link, attempts, in_lineage, lineage
+from iddpm_ray.checkpoint.attempts import Link, attempts, in_lineage, lineage, record_url
 from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_file, survey
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import CheckpointError, SpecError, TrainError
@@ -22,6 +22,7 @@ from iddpm_ray.sinks.rows import Row
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
 from iddpm_ray.train import preview, setup
+from iddpm_ray.train.attempt import first_init
 from iddpm_ray.train.directory import MANIFEST_FILE, SPEC_FILE, Place
 from iddpm_ray.train.inputs import StepInputs, make_inputs
 from iddpm_ray.train.record import Recorder
@@ -41,6 +42,7 @@ class Plan:
         conditions: as that attempt recorded them; {} if it did not.
         others: attempts that did steps on the way, whose conditions may have been others.
         recorded: the run's row of that step, if it wrote one.
+        init: the URL of the weights that the run's beginning took, if it recorded one.
     """
 
     run_url: str
@@ -51,6 +53,7 @@ class Plan:
     conditions: Mapping[str, str]
     others: tuple[int, ...]
     recorded: Row | None
+    init: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -119,6 +122,11 @@ def plan(run: str, wanted: int) -> Plan:
     rows = _rows(run_url, doing)
     _check_reached(run_url, wanted, doing, rows, reached=(record.end or {}).get("reached"))
     start = _start(run_url, chain, wanted)
+    if start is None and chain[0].lost:
+        record = storage.shown(record_url(run_url, chain[0].attempt))
+        raise CheckpointError(
+            f"{record} cannot be read: what that attempt began from is not known", fix="restore it, or replay a later step"
+        )
     passed = [
         link for link in chain if (link.upto_step is None or link.upto_step > (start.step if start else 0)) and link.from_step < wanted
     ]
@@ -131,6 +139,7 @@ def plan(run: str, wanted: int) -> Plan:
         record.info.get("conditions", {}),
         tuple(link.attempt for link in passed if link.attempt != doing.attempt),
         next((row for row in rows if row["step"] == wanted), None),
+        first_init([one for one in known if one.number == chain[0].attempt]),
     )
 
 
@@ -148,7 +157,7 @@ def replay_rank(plan: Plan, *, rank: int, world_size: int, device: torch.device)
     statistics = stats.use(stats.Statistics(rank=rank, device=device))
     known = plan.conditions.get("microbatch")
     kit = setup.make(spec, session, sources=sources, known_microbatch=lambda *_: None if known is None else int(known))
-    begin(plan.checkpoint, kit, session, init=spec.init, statistics=statistics, group=group)
+    begin(plan.checkpoint, kit, session, init=spec.init, earlier=plan.init, statistics=statistics, group=group)
     place = Place(plan.run_url, plan.attempt, b"", spec.digest(), manifest.digest, manifest.classes, {})
     sink = _Kept()
     recorder = Recorder(spec, kit, place, session, statistics=statistics, sink=GuardedSinks({"rows": lambda: sink}, say=session.say))

@@ -4,10 +4,11 @@ import json
 
 import torch
 
-from iddpm_ray import stats
+from iddpm_ray import stats, storage
 from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_file
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.index import read_index
+from iddpm_ray.errors import CheckpointError
 from iddpm_ray.parallel.collective import Group
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.stats.saved import SavedStatistics
@@ -18,16 +19,29 @@ from iddpm_ray.train.setup import Kit
 
 
 def begin(
-    checkpoint: Checkpoint | None, kit: Kit, session: LocalSession, *, init: InitSpec, statistics: stats.Statistics, group: Group
+    checkpoint: Checkpoint | None,
+    kit: Kit,
+    session: LocalSession,
+    *,
+    init: InitSpec,
+    earlier: str | None,
+    statistics: stats.Statistics,
+    group: Group,
 ) -> None:
     """Fills the state as a start of the run would from exactly that checkpoint; None for the run's beginning. A collective.
+
+    Args:
+        earlier: the URL of the weights that the run began from, where it recorded one.
 
     Raises:
         UserError: it cannot be read.
     """
     if checkpoint is None:
         if init.from_ is not None:
-            begin_from(init, kit.state, group=group)
+            source = begin_from(init, kit.state, earlier=earlier, group=group)
+            if earlier is not None and source.url != earlier:
+                fix = "replay a step after a checkpoint of the run's own"
+                raise CheckpointError("the weights that the run began from are gone", value=storage.shown(earlier), fix=fix)
         return
     found, marker = open_checkpoint(checkpoint.url)
     rows = read_index(found, marker)[STATISTICS]

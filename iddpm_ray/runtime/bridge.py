@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
+from iddpm_ray import storage
 from iddpm_ray.data.batch import Batch
 
 Batches = Generator[Batch, None, None]
@@ -39,7 +40,9 @@ def bridged(
                     yield batch
                 return
             except broken as error:
-                _log.warning("the stream of pictures broke at step %d: %s; going on with pictures of this worker's own", step, error)
+                _log.warning(
+                    "the stream of pictures broke at step %d: %s; going on with pictures of this worker's own", step, storage.reason(error)
+                )
 
 
 class _Catching:
@@ -66,7 +69,7 @@ class _Catching:
         try:
             batch = self._ahead.result()
         except self._broken as error:
-            _log.warning("the stream of pictures broke before it began: %s", error)
+            _log.warning("the stream of pictures broke before it began: %s", storage.reason(error))
             self._far = self._ahead = None
             self._not_before = time.monotonic() + RETRY_S
             return None
@@ -75,6 +78,8 @@ class _Catching:
             return _after([], self._far)
         if batch.step < step:
             self._ahead = self._pool.submit(self._catch_up, self._far)
+            return None
+        if batch.step > step:  # it was on its way when `_step` moved on; its turn comes
             return None
         return _after([batch], self._far)
 

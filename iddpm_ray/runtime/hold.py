@@ -49,7 +49,7 @@ class Hold:
                 self.lost = error
                 return
             except Exception as error:  # storage that is away for a while; whoever takes over meanwhile is seen at the next try
-                _log.warning("the lease could not be renewed: %s", error)
+                _log.warning("the lease could not be renewed: %s", storage.reason(error))
 
 
 def take_hold(run_url: str, *, say: Callable[[str], None], stale_s: float = STALE_S) -> Hold:

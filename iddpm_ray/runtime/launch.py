@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import complete
@@ -23,7 +24,7 @@ from iddpm_ray.runtime.pulse import Heard
 from iddpm_ray.runtime.stream import keep_ray_data_here, put_manifest
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.storage.transient import is_transient
-from iddpm_ray.train.directory import Opening, take_place, write_run
+from iddpm_ray.train.directory import Opening, asked, take_place, write_run
 from iddpm_ray.train.session import Wish
 
 T = TypeVar("T")
@@ -49,10 +50,10 @@ def run(opening: Opening) -> Ending:
             cluster.check_fits(spec, have=have)  # it will never be larger
         else:
             keep_ray_data_here()  # so that idle machines of workers are given back after the run
-        cluster.check_shared(opening.url)
-        hold = take_hold(opening.url, say=display.line)
+        asked(opening.url, lambda: _check_shared(opening.url), doing="written")
+        hold = asked(opening.url, lambda: take_hold(opening.url, say=display.line), doing="taken")
         try:
-            write_run(opening)
+            asked(opening.url, lambda: write_run(opening), doing="written")
             evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
             driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
             with signals_to(driver.stop, display.line):
@@ -63,6 +64,19 @@ def run(opening: Opening) -> Ending:
                 return ending
         finally:
             hold.release()
+
+
+def _check_shared(url: str) -> None:
+    """As `cluster.check_shared`.
+
+    Raises:
+        SpecError: also where a node does not answer.
+    """
+    try:
+        cluster.check_shared(url)
+    except RayError as error:
+        what = f"a machine of the cluster could not look at {storage.shown(url)} ({type(error).__name__})"
+        raise SpecError(what, fix="see that every machine of `ray status` starts tasks, then start again") from error
 
 
 @dataclass

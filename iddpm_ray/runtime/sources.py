@@ -37,6 +37,5 @@ class RaySources(LocalSources):
         assert self.reference is not None
         near = partial(super().batches, stop_step=stop_step)
         far = partial(open_stream, self.reference, self.share, stop_step=stop_step, tasks=self.cluster_tasks)
-        return bridged(
-            lambda step: near(start_step=step), lambda step: far(start_step=step), start_step=start_step, broken=(RayError, RuntimeError)
-        )
+        broken = (RayError, RuntimeError, OSError)  # OSError: a task's own patience with the store was over; this worker has patience too
+        return bridged(lambda step: near(start_step=step), lambda step: far(start_step=step), start_step=start_step, broken=broken)

@@ -44,11 +44,16 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Begun:
-    """How an attempt began: from the checkpoint after `from_step` updates that attempt `from_attempt` wrote, or fresh (0, None)."""
+    """How an attempt began: from the checkpoint after `from_step` updates that attempt `from_attempt` wrote, or fresh (0, None).
+
+    Attributes:
+        init: the URL of the weights of a fresh start, of that very checkpoint or commit; None for the seed's.
+    """
 
     attempt: int
     from_step: int = 0
     from_attempt: int | None = None
+    init: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from iddpm_ray.checkpoint import attempts
+from iddpm_ray.checkpoint.attempts import Attempt
 from iddpm_ray.checkpoint.commit import checkpoint_at
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.train.directory import Place
+
+INIT = "init"
 
 
 def say_begun(place: Place, begun: Begun, *, conditions: Mapping[str, str]) -> None:
@@ -31,8 +34,14 @@ def say_committed(place: Place, begun: Begun, *, conditions: Mapping[str, str], 
 def _write(place: Place, begun: Begun, *, conditions: Mapping[str, str], news: Mapping[str, Any]) -> None:
     parent = begun.from_attempt
     began_from = None if parent is None else checkpoint_at(place.url, step=begun.from_step, attempt=parent)
-    info = {**place.info, "conditions": dict(conditions), "code": machine(), **news}
+    info = {**place.info, "conditions": dict(conditions), "code": machine(), INIT: begun.init, **news}
     attempts.begin_attempt(place.url, place.attempt, began_from=began_from, info=info)
+
+
+def first_init(known: Sequence[Attempt]) -> str | None:
+    """The URL of the weights that the run's first fresh start took; None if it is not recorded, or they were the seed's."""
+    said = (one.info.get(INIT) for one in known if one.began and one.from_attempt is None)
+    return next((url for url in said if isinstance(url, str)), None)
 
 
 @cache

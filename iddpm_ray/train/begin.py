@@ -83,18 +83,27 @@ def check_init(spec: JobSpec, *, num_classes: int | None) -> None:
         chosen(spec.init, found, own={name: tuple(p.shape) for name, p in network.named_parameters()}, heads=heads_of_network(network))
 
 
-def begin_from(init: InitSpec, state: TrainState, *, group: Group) -> str:
+@dataclass(frozen=True)
+class Source:
+    """Where the weights came from: the URL of that very checkpoint, commit, file or folder; and in words."""
+
+    url: str
+    words: str
+
+
+def begin_from(init: InitSpec, state: TrainState, *, earlier: str | None = None, group: Group) -> Source:
     """Puts the weights of `init.from` into the network and begins the averages as copies of them. A collective.
 
-    Returns:
-        Where they came from, in words.
+    Args:
+        earlier: the URL that an earlier attempt of this run began from, which this one begins from too while it is there; rank 0's counts.
 
     Raises:
         UserError: they cannot be read or do not fit; never goes on without them.
     """
     parameters = dict(state.model.named_parameters())
     heads = heads_of_network(state.model)
-    found = find(init, url=_agreed(init, group=group), qkv_order=qkv_order_of(state.model))
+    url = _agreed(init, earlier=earlier, group=group)
+    found = find(init, url=url, qkv_order=qkv_order_of(state.model))
     taken = chosen(init, found, own={name: tuple(parameter.shape) for name, parameter in parameters.items()}, heads=heads)
     with torch.no_grad():
         for name, tensor in found.read(taken.names).items():
@@ -104,16 +113,18 @@ def begin_from(init: InitSpec, state: TrainState, *, group: Group) -> str:
         for averages in state.ema.averages.values():
             for name, average in zip(state.names, averages, strict=True):
                 average.copy_(parameters[name])
-    return found.where + (f" ({taken.remark})" if taken.remark else "")
+    gone = "" if earlier is None or earlier == url else f"; {storage.shown(earlier)}, which an earlier attempt began from, is gone"
+    return Source(url, found.where + (f" ({taken.remark})" if taken.remark else "") + gone)
 
 
-def _agreed(init: InitSpec, *, group: Group) -> str:
+def _agreed(init: InitSpec, *, earlier: str | None, group: Group) -> str:
     """The URL that all ranks read: rank 0 looks for the newest checkpoint of a run, which may be growing."""
     assert init.from_ is not None
     said: dict[str, str] = {}
     if rank(group) == 0:
         try:
-            said = {"url": _newest(init.from_)}
+            kept = earlier is not None and (hub.is_hub(earlier) or storage.exists(storage.join(earlier, MARKER)))
+            said = {"url": earlier if earlier is not None and kept else _newest(init.from_)}
         except UserError as error:
             said = {"error": error.what, "fix": error.fix}
     said = json.loads(broadcast_bytes(json.dumps(said).encode(), group=group))

@@ -85,41 +85,60 @@ def inspect_run(spec: JobSpec) -> Opening:
     """
     check_installed(spec.log.sinks)
     url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)
-    spec_url, manifest_url = storage.join(url, SPEC_FILE), storage.join(url, MANIFEST_FILE)
-    if not _asked(url, lambda: storage.exists(spec_url)):
+    there = _there(url, spec)
+    if there is None:
         manifest = _manifest(spec)
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
-    changes = differences(load_text(_asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
+    manifest = _manifest(spec, classes=there.pinned.classes)
+    if not spec.data.adopt:
+        check_same(there.pinned, manifest)
+    newer = tuple(change for change in there.changes if not change.identity)
+    choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
+    if choice.checkpoint is None:
+        check_init(spec, num_classes=_num_classes(spec, manifest))
+    return Opening(url, spec, manifest, choice, newer, fresh=False)
+
+
+@dataclass(frozen=True)
+class _There:
+    """A run that lies in the directory: the data set it is pinned to, and the fields that the spec changes."""
+
+    pinned: Manifest
+    changes: list[FieldChange]
+
+
+def _there(url: str, spec: JobSpec) -> _There | None:
+    """What lies in the directory; None if no run does.
+
+    Raises:
+        SpecError: another run; shows the fields that differ.
+    """
+    spec_url = storage.join(url, SPEC_FILE)
+    if not asked(url, lambda: storage.exists(spec_url)):
+        return None
+    changes = differences(load_text(asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
     other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
     if other:
         raise SpecError(
             f"{storage.shown(url)} holds another run; what is there -> what was asked for:\n  " + "\n  ".join(other) + "\n",
             fix="give this run another run.name, or set these fields back",
         )
-    pinned = _asked(url, lambda: manifests.read(manifest_url))
-    manifest = _manifest(spec, classes=pinned.classes)
-    if not spec.data.adopt:
-        check_same(pinned, manifest)
-    newer = tuple(change for change in changes if not change.identity)
-    choice = _asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
-    if choice.checkpoint is None:
-        check_init(spec, num_classes=_num_classes(spec, manifest))
-    return Opening(url, spec, manifest, choice, newer, fresh=False)
+    return _There(asked(url, lambda: manifests.read(storage.join(url, MANIFEST_FILE))), changes)
 
 
-def _asked(url: str, ask: Callable[[], T]) -> T:
+def asked(url: str, ask: Callable[[], T], *, doing: str = "read") -> T:
     """What the storage of the run answers.
 
     Raises:
-        SpecError: nothing.
+        SpecError: nothing, or that it will not; a UserError is raised as it is.
     """
     try:
         return ask()
     except UserError:
         raise
     except Exception as error:  # every store raises its own kinds
-        what = f"run.output_dir: {storage.shown(url)} cannot be read ({storage.reason(error)})"
+        what = f"run.output_dir: {storage.shown(url)} cannot be {doing} ({storage.reason(error)})"
         fix = "name a place that this machine may read and write; credentials come from the environment, fsspec's configuration or its role"
         raise SpecError(what, fix=fix) from error
 
@@ -149,7 +168,15 @@ def _manifest(spec: JobSpec, *, classes: tuple[str, ...] = ()) -> Manifest:
 
 
 def write_run(opening: Opening) -> None:
-    """Pins spec and data set; the driver is the only writer of both files."""
+    """Pins spec and data set; the driver that holds the run is the only writer of both files.
+
+    Raises:
+        SpecError: another driver has begun another run here since `inspect_run` looked.
+        DataError: it has pinned the run to other data.
+    """
+    there = _there(opening.url, opening.spec)
+    if there is not None and not opening.spec.data.adopt:
+        check_same(there.pinned, opening.manifest)
     manifests.write(opening.manifest, storage.join(opening.url, MANIFEST_FILE))
     storage.write_whole(storage.join(opening.url, SPEC_FILE), dump_yaml(opening.spec).encode())
 

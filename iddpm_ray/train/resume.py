@@ -18,7 +18,7 @@ from iddpm_ray.parallel.collective import Group, broadcast_bytes
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.stats.saved import SavedStatistics
-from iddpm_ray.train.attempt import say_begun
+from iddpm_ray.train.attempt import first_init, say_begun
 from iddpm_ray.train.begin import begin_from
 from iddpm_ray.train.conditions import changed
 from iddpm_ray.train.directory import Place
@@ -50,8 +50,13 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
         session.say(f"warning: {reason}; going back to the checkpoint before it")
     begun = Begun(place.attempt)
     if restored.checkpoint is None:
-        source = None if init.from_ is None else begin_from(init, kit.state, group=group)
-        session.say("starting fresh" if source is None else f"starting fresh, weights from {source}")
+        if init.from_ is None:
+            session.say("starting fresh")
+        else:
+            earlier = first_init(attempts.attempts(place.url)) if session.rank == 0 else None
+            source = begin_from(init, kit.state, earlier=earlier, group=group)
+            begun = Begun(place.attempt, init=source.url)
+            session.say(f"starting fresh, weights from {source.words}")
     else:
         assert restored.marker is not None
         begun = Begun(place.attempt, restored.checkpoint.step, restored.checkpoint.attempt)

@@ -1,6 +1,7 @@
 """Attempts: numbers that nobody else has, and the chain that a run consists of."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,45 @@ def test_an_unreachable_number_is_an_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(module.storage, "read_bytes", lambda url: b"another's")
     with pytest.raises(CheckpointError, match="no attempt number to be had"):
         take_attempt(str(tmp_path), info={})
+
+
+def cut(run: Path, number: int) -> None:
+    record = run / "attempts" / f"{number:04d}.json"
+    record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
+
+
+def chosen(run: Path) -> str:
+    checkpoint = newest_readable(str(run)).checkpoint
+    assert checkpoint is not None
+    return checkpoint.name
+
+
+@pytest.mark.parametrize("harm", [cut, lambda run, number: (run / "attempts" / f"{number:04d}.json").unlink()])
+def test_a_parent_whose_record_is_lost_still_counts(tmp_path: Path, harm: Callable[[Path, int], None]) -> None:
+    begin(str(tmp_path), began_from=None)
+    save_alone(str(tmp_path), 100, attempt=1)
+    begin(str(tmp_path), began_from=(100, 1))
+    save_alone(str(tmp_path), 150, attempt=1)  # a zombie's
+    harm(tmp_path, 1)
+    assert chosen(tmp_path) == "step-00000100.a0001"
+    assert lineage(attempts(str(tmp_path))) == [Link(1, 0, None, 100, lost=True), Link(2, 100, 1, None)]
+
+
+def test_the_checkpoints_of_an_attempt_whose_own_record_is_cut_still_count(tmp_path: Path) -> None:
+    begin(str(tmp_path), began_from=None)
+    save_alone(str(tmp_path), 100, attempt=1)
+    begin(str(tmp_path), began_from=(100, 1))
+    save_alone(str(tmp_path), 200, attempt=2)
+    cut(tmp_path, 2)
+    take_attempt(str(tmp_path), info={})  # the next one, which asks
+    assert chosen(tmp_path) == "step-00000200.a0002"
+
+
+def test_a_run_never_starts_afresh_because_a_record_cannot_be_read(tmp_path: Path) -> None:
+    begin(str(tmp_path), began_from=None)
+    save_alone(str(tmp_path), 100, attempt=1)
+    begin(str(tmp_path), began_from=(100, 1))
+    begin(str(tmp_path), began_from=(200, 2))
+    cut(tmp_path, 2)  # and its checkpoint is gone
+    with pytest.raises(CheckpointError, match=r"0002.json cannot be read: .* went on from step-00000100.a0001 is not known"):
+        newest_readable(str(tmp_path))

@@ -1,9 +1,14 @@
+import errno
+import io
 import os
 import pickle
 from pathlib import Path
+from typing import ClassVar
 
+import faulty
 import numpy as np
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pictures import file_of, make_folder, make_parquet, noise
 from PIL import Image
 
@@ -144,8 +149,45 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_picture(tmp_path: Path,
         raise TimeoutError("read timed out")
 
     monkeypatch.setattr(Path, "read_bytes", time_out)
-    with pytest.raises(OSError, match=r"class0/00\.png \(row 0\) could not be read: TimeoutError"):
+    with faulty.faults(), pytest.raises(OSError, match=r"class0/00\.png \(row 0\) could not be read: TimeoutError"):
         load(manifest, rows(0), decoding=SIZE, on_error="substitute")
+
+
+def test_a_disk_that_fails_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, read, failures = folder_of(tmp_path), Path.read_bytes, [OSError(errno.ESTALE, "stale")] * 2
+
+    def stale(path: Path) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    with faulty.faults():
+        assert (load(manifest, rows(1), decoding=SIZE).pixels[0].transpose(1, 2, 0) == noise(2)).all()
+    assert not failures
+
+
+class Flaky(io.FileIO):
+    """A file of which a read fails now and then."""
+
+    failures: ClassVar[list[OSError]] = []
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.failures:
+            raise self.failures.pop()
+        return super().read(-1 if size is None else size)
+
+
+def test_a_store_that_fails_for_a_moment_in_a_parquet_file_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parquet(tmp_path, [file_of(Image.fromarray(noise(i))) for i in range(4)], [0] * 4)
+    manifest = manifests.build(str(tmp_path))
+    monkeypatch.setattr(LocalFileSystem, "open", lambda self, path, mode: Flaky(path, mode))
+    for parts in (1, 2):  # where the file's groups are asked for, and where one is read
+        Flaky.failures = [OSError(errno.EIO, "the store has failed")] * parts
+        tables._groups._columns.clear()
+        with faulty.faults():
+            assert (load(manifest, rows(1), decoding=SIZE).pixels[0].transpose(1, 2, 0) == noise(1)).all()
+        assert not Flaky.failures
 
 
 def test_errors_survive_the_way_between_processes() -> None:

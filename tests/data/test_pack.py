@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import faulty
 import numpy as np
 import pytest
 import torch
@@ -236,3 +237,17 @@ def test_one_channel_is_packed_as_one(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "packed" / "pack.json").read_text())["channels"] == 1
     expected = load(manifests.build(str(tmp_path / "source")), np.arange(5), decoding=grey).pixels
     assert (load(manifests.build(str(tmp_path / "packed")), np.arange(5), decoding=grey).pixels == expected).all()
+
+
+@pytest.mark.parametrize("failing", ["some rows", "the whole shard"])
+def test_a_store_that_fails_for_a_moment_is_asked_again_for_those_rows(tmp_path: Path, failing: str) -> None:
+    make_folder(tmp_path / "source", 6)
+    faulty.register()
+    url = f"faulty://{tmp_path}/packed"
+    pack(packing_of(str(tmp_path / "source")), url)
+    manifest, wanted = manifests.build(url), np.array([4, 1, 3])
+    right = load(manifest, wanted, decoding=SIZE).pixels
+    harm = [faulty.Fault("cat_file", at=at, kind="raise") for at in ((1,) if failing == "some rows" else range(3))]
+    with faulty.faults(*harm) as log:
+        assert (load(manifest, wanted, decoding=SIZE).pixels == right).all()
+    assert len(log) == 3 + len(harm)

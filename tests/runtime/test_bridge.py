@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +106,35 @@ def test_a_far_stream_that_breaks_is_replaced_at_once_and_opened_anew() -> None:
     assert given[3:] == [(step, 0) for step in range(6, 10)]
     assert ("near", 6) in streams.opened
     assert streams.opened.count(("far", 6)) == 1  # not again before some seconds have passed
+
+
+def test_a_far_stream_that_is_a_step_ahead_when_it_is_asked_for_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread sees the next step wanted while this one is still being asked for."""
+    go = threading.Event()
+
+    class Asked(Future[Any]):
+        """What lets the far stream go on at the very moment when it is looked at."""
+
+        def done(self) -> bool:
+            go.set()
+            wait([self], timeout=30)
+            return super().done()
+
+    monkeypatch.setattr("concurrent.futures.thread._base.Future", Asked)
+    streams = Streams(far_waits=lambda step: (step > 3 and go.wait(30)) and None)
+    given = [(one.step, one.rank) for one in streams.bridged()]
+    assert given == [(3, 0), (4, 0), *((step, 1) for step in range(5, 10))]
+    streams.end()
+
+
+def test_a_stream_that_breaks_is_told_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    streams = Streams(fails_at=6)
+    streams.error = Gone("https://store/x?X-Signature=abc123 says no")
+    for one in streams.bridged():
+        if one.step == 3:
+            streams.far_comes_to(4)
+    assert "the stream of pictures broke at step 6: Gone: https://store/x says no" in caplog.text
+    assert "abc123" not in caplog.text
 
 
 def test_closing_early_closes_both() -> None:

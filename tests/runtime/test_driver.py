@@ -1,11 +1,13 @@
 """The driver's accounts: how often it tries again, when it gives up, and what it says."""
 
 import runpy
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import GetTimeoutError
 from train.small_run import small_spec
 
 from iddpm_ray.errors import DataError, SpecError, TrainError
@@ -156,6 +158,38 @@ def test_a_storage_that_fails_before_the_start_or_at_the_end_is_told_in_one_line
     with pytest.raises(TrainError, match=told):
         it.run()
     assert it.begun == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "says"),
+    [
+        ("cluster.check_shared", PermissionError("no"), "cannot be written (permission denied)"),
+        (
+            "cluster.check_shared",
+            GetTimeoutError("timed out"),
+            "could not look at gs://bucket/run (GetTimeoutError)",
+        ),
+        ("take_hold", OSError("503 slow down"), "cannot be taken (OSError: 503 slow down)"),
+        ("write_run", ValueError("https://x/y?sig=abc says no"), "cannot be written (ValueError: https://x/y says no)"),
+    ],
+)
+def test_a_store_or_machine_that_fails_before_the_first_attempt_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, says: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(launch.storage, "check_writable", lambda url: None)
+    monkeypatch.setattr(launch.cluster, "connected", lambda spec: nullcontext(None))
+    for name in ("cluster.check_fits", "cluster.check_shared", "take_hold", "write_run"):
+        monkeypatch.setattr(f"iddpm_ray.runtime.launch.{name}", lambda *_, **__: SimpleNamespace(release=lambda: None))
+    monkeypatch.setattr(f"iddpm_ray.runtime.launch.{where}", fail)
+    manifest = SimpleNamespace(training_rows=range(8))
+    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest)
+    with pytest.raises(SpecError) as caught:
+        launch.run(opening)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_ctrl_c_before_there_is_a_run_ends_in_one_line(

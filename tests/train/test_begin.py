@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_the_own_checkpoint_comes_before_the_source(root: Path) -> None:
     session = LocalSession()
     tiny.attempt(tiny.tiny_spec(root, train__duration="3 steps", **changes), session)
     assert session.messages[0].startswith("resuming step 2 of ")
+
+
+def test_a_start_killed_before_its_first_commit_begins_from_the_same_weights_again(root: Path) -> None:
+    """Though the run that they are of has grown; and says so when they are gone."""
+    growing = tiny.tiny_spec(root, run__name="growing", optim__lr=0.01)
+    tiny.attempt(growing)
+    old = complete(str(tiny.run_folder(growing)))[0].url
+    begun(root, "killed", init__from=str(tiny.run_folder(growing)))
+    tiny.attempt(tiny.tiny_spec(root, run__name="growing", optim__lr=0.01, train__duration="4 steps"))
+    for again in (True, False):
+        shutil.rmtree(root / "runs" / "killed" / "checkpoints")
+        if not again:
+            shutil.rmtree(old)
+        said = begun(root, "killed", init__from=str(tiny.run_folder(growing)))[2][0]
+        assert (said == f"starting fresh, weights from {old}") is again
+    newest = complete(str(tiny.run_folder(growing)))[0].url
+    assert said == f"starting fresh, weights from {newest}; {old}, which an earlier attempt began from, is gone"
 
 
 LABELLED = {"data__labels": "folder", "model__class_cond": True}
