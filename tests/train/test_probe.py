@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from train.small_run import small_spec, write_pictures
+from train.small_run import small_spec, start, write_pictures
 
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train import probe, setup
@@ -46,3 +46,17 @@ def test_a_microbatch_is_tried_beside_moments_averages_and_gradients(tmp_path: P
     assert all(parameter.grad is None for parameter in kit.state.model.parameters())
     for averages in kit.state.ema.averages.values():
         assert all(torch.equal(average, weight) for average, weight in zip(averages, kit.state.model.parameters(), strict=True))
+
+
+def test_a_microbatch_found_with_other_settings_is_found_anew(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+
+    def spec(steps: int, **model: object) -> JobSpec:
+        return small_spec(tmp_path, optim={"microbatch": "auto"}, train={"duration": f"{steps} steps"}, model=model)
+
+    start(spec(1, gradient_checkpointing=True))
+    _, same = start(spec(2, gradient_checkpointing=True))
+    _, without = start(spec(3))
+    assert not any("found anew" in line for line in same)
+    (said,) = [line for line in without if "found anew" in line]
+    assert said.endswith("gradient checkpointing True -> False")
