@@ -91,6 +91,8 @@ def make(
         device=device,
     )
     network.zero_grad(set_to_none=True)
+    if spec.optim.compile and microbatch.origin == "probed":
+        torch.compiler.reset()  # the run compiles as one that knew its microbatch does
     settings = StepSettings(
         microbatch=microbatch.samples,
         weight_decay=spec.optim.weight_decay,
@@ -150,7 +152,7 @@ def _network(spec: JobSpec, *, num_classes: int | None, device: torch.device) ->
     if spec.optim.channels_last:
         network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] torch's stubs lack this overload
     if spec.optim.compile:
-        network.compile()
+        network.compile(dynamic=False)  # code for many sizes would depend on which sizes came first, and so on restarts
     return network.train()
 
 

@@ -1,11 +1,14 @@
 """`microbatch: auto` is found before the first step, with all in memory that a step will find there."""
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from train.small_run import small_spec, start, write_pictures
 
 from iddpm_ray.spec.spec import JobSpec
@@ -60,3 +63,55 @@ def test_a_microbatch_found_with_other_settings_is_found_anew(tmp_path: Path) ->
     assert not any("found anew" in line for line in same)
     (said,) = [line for line in without if "found anew" in line]
     assert said.endswith("gradient checkpointing True -> False")
+
+
+def code_of_two_steps(spec: JobSpec, *, known: int | None, ran: list[str]) -> list[str]:
+    """Which code a process runs in its first two steps, a microbatch and a rest each, as the shapes that it is made for."""
+    torch.compiler.reset()  # as in a new process
+    kit = kit_of(spec, known=known)
+    ran.clear()
+    for size in (4, 3, 4, 3):
+        kit.state.replica(torch.zeros(size, 1, 8, 8), torch.zeros(size), y=torch.zeros(size, dtype=torch.int64))
+    return list(ran)
+
+
+def test_a_restart_runs_the_code_of_the_process_that_found_the_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def compile_fx(graph: torch.fx.GraphModule, inputs: list[Any], **_: object) -> Callable[..., object]:
+        made_for = str([tuple(one.shape) if isinstance(one, torch.Tensor) else one for one in inputs])
+
+        def code(*given: object) -> object:
+            ran.append(made_for)
+            return graph.forward(*given)
+
+        return code
+
+    def fits(size: int, *, attempt: Callable[[int], None], device: torch.device) -> bool:
+        attempt(size)
+        return size <= 4
+
+    class Network(torch.nn.Module):
+        """Stands for one that takes minutes to compile."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(1, 2, 3, padding=1)
+
+        def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+            return self.layer(x) + (t + y)[:, None, None, None]
+
+    monkeypatch.setattr(setup.build, "model", lambda spec, num_classes: Network())
+    monkeypatch.setattr("torch._dynamo.config.recompile_limit", 2)  # as many as the run needs, so that none may be left from probing
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    monkeypatch.setattr(probe, "_fits", fits)
+    write_pictures(tmp_path / "pictures")
+    spec = small_spec(tmp_path, optim={"microbatch": "auto", "compile": True})
+    try:
+        found = code_of_two_steps(spec, known=None, ran=ran)
+        again = code_of_two_steps(spec, known=4, ran=ran)
+    finally:
+        torch.compiler.reset()
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    assert first == second == again[: len(again) // 2]
+    assert len(set(first)) == 2
