@@ -18,12 +18,7 @@ def conditions(spec: JobSpec, *, world_size: int, microbatch: int, device: torch
         "device": device_model(device),
         "threads a worker": str(torch.get_num_threads()),
         "microbatch": str(microbatch),
-        "precision": f"{spec.optim.precision}, matmul {spec.optim.matmul_precision}",
-        "compile": str(spec.optim.compile),
-        "channels_last": str(spec.optim.channels_last),
-        "attention": spec.model.attention,
-        "gradient checkpointing": str(spec.model.gradient_checkpointing),
-        "deterministic": str(spec.optim.deterministic),
+        **arithmetic(spec),
         "iddpm_ray": iddpm_ray.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -32,12 +27,27 @@ def conditions(spec: JobSpec, *, world_size: int, microbatch: int, device: torch
     }
 
 
+def arithmetic(spec: JobSpec) -> dict[str, str]:
+    """Which kernels the spec asks for, as text; how much memory a microbatch takes depends on it too."""
+    return {
+        "precision": f"{spec.optim.precision}, matmul {spec.optim.matmul_precision}",
+        "compile": str(spec.optim.compile),
+        "channels_last": str(spec.optim.channels_last),
+        "attention": spec.model.attention,
+        "gradient checkpointing": str(spec.model.gradient_checkpointing),
+        "deterministic": str(spec.optim.deterministic),
+    }
+
+
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What both know and say differently, with both values."""
+    return [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
+
+
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """One line naming what changed, or None when the run goes on bit for bit."""
-    differing = [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
-    if not differing:
-        return None
-    return f"from here on equal to float tolerance, no longer bit for bit: {'; '.join(differing)}"
+    differences = differing(before, now)
+    return f"from here on equal to float tolerance, no longer bit for bit: {'; '.join(differences)}" if differences else None
 
 
 def device_model(device: torch.device) -> str:

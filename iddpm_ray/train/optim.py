@@ -57,7 +57,7 @@ class LossScale:
     def update(self, skipped: Tensor) -> None:
         """Moves the scale after a step; `skipped` is 1 where the gradients were not finite, else 0."""
         if self.log2 is not None:
-            self.log2 += torch.where(skipped > 0, -1.0, self.growth)
+            self.log2 = torch.where(skipped > 0, self.log2 - 1.0, self.log2 + self.growth)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""`microbatch: auto`: the largest microbatch that fits, found by throw-away passes before the run, never inside a step."""
+"""`microbatch: auto`: the largest microbatch that fits, found by throw-away passes before the run, never inside a step.
+
+Whatever a step keeps in memory besides (moments, averages, gradients) has to be there when the passes are made.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ def find_microbatch(
         wanted: the spec's value: a number, None (the whole slice) or `auto`.
         count: samples of the largest slice of any rank, so that all ranks probe the same sizes.
         known: what an earlier attempt found for the same device model and slice, or None.
-        attempt: a throw-away forward and backward of that many samples on the bare network, no collectives.
+        attempt: a throw-away forward and backward of that many samples on the bare network, no collectives; keeps the gradients.
 
     Raises:
         TrainError: if not even one sample fits.

@@ -38,6 +38,11 @@ class Rehearsal:
         terms.loss.sum().backward()
 
     def alone(self, network: nn.Module, *, samples: int) -> None:
-        """The same on the bare network, no rank waiting for another, gradients dropped."""
+        """The same on the bare network, no rank waiting for another.
+
+        All gradients are there before and after, as they are for all but a step's first microbatch, and always where ranks average them.
+        """
+        for parameter in network.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         self.backward(network, samples=samples)
-        network.zero_grad(set_to_none=True)

@@ -17,10 +17,11 @@ from iddpm_ray.errors import CheckpointError
 from iddpm_ray.parallel.collective import Group, broadcast_bytes
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.init import InitSpec
+from iddpm_ray.spec.text import load_text
 from iddpm_ray.stats.saved import SavedStatistics
 from iddpm_ray.train.attempt import first_init, say_begun
 from iddpm_ray.train.begin import begin_from
-from iddpm_ray.train.conditions import changed
+from iddpm_ray.train.conditions import arithmetic, changed, differing
 from iddpm_ray.train.directory import Place
 from iddpm_ray.train.session import Session
 from iddpm_ray.train.setup import Kit
@@ -76,21 +77,25 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
 
 
 def known_microbatch(place: Place, session: Session, *, device: str, slice_samples: int, group: Group) -> int | None:
-    """What an earlier attempt found by probing, if device model and slice are the same; said when they are not. A collective."""
+    """What an earlier attempt found by probing, if device, slice and arithmetic are the same; says what is not. A collective."""
     said = b"null"
     if session.rank == 0:
         try:
             choice = newest_readable(place.url)
             if choice.checkpoint is not None and choice.marker is not None:
-                said = json.dumps(json.loads(read_file(choice.checkpoint, STATE_FILE, marker=choice.marker)).get("probe")).encode()
+                said = read_file(choice.checkpoint, STATE_FILE, marker=choice.marker)
         except CheckpointError:
             pass  # said when the state is restored, a moment later
-    probe: dict[str, Any] | None = json.loads(broadcast_bytes(said, group=group))
-    if probe is None:
+    state: dict[str, Any] | None = json.loads(broadcast_bytes(said, group=group))
+    if state is None or state.get("probe") is None:
         return None
-    if probe["device"] == device and probe["slice"] == slice_samples:
+    probe, settings = state["probe"], arithmetic(load_text(place.spec_yaml.decode()))
+    then = {name: state["conditions"].get(name, "unknown") for name in settings}
+    before = {"slice": str(probe["slice"]), "device": probe["device"], **then}
+    differences = differing(before, {"slice": str(slice_samples), "device": device, **settings})
+    if not differences:
         return probe["samples"]
-    session.say(f"microbatch: found anew, since {probe['slice']} samples on {probe['device']} became {slice_samples} on {device}")
+    session.say(f"microbatch: found anew, since {'; '.join(differences)}")
     return None
 
 

@@ -73,15 +73,26 @@ def make(
     augmentation = _augmentation(spec, num_classes=num_classes, device=device)
     autocast = AUTOCAST[spec.optim.precision]
     rehearsal = Rehearsal(diffusion, spec.picture_shape(), augmentation, autocast, device)
+    parameters = list(network.parameters())
+    optimizer = make_adamw(parameters, betas=spec.optim.betas, eps=spec.optim.adam_eps)
+    ema = Ema.begin(parameters, spec.optim.ema_rates)
+
+    def probe(samples: int) -> None:
+        rehearsal.alone(network, samples=samples)
+        ema.update(torch.ones((), device=device))  # changes nothing, and takes the memory that it takes in a step
+
     phase("compile")
     known = known_microbatch(device_model(device), max(counts)) if spec.optim.microbatch == "auto" else None
     microbatch = find_microbatch(
         spec.optim.microbatch,
         count=max(counts),
         known=known,
-        attempt=lambda samples: rehearsal.alone(network, samples=samples),
+        attempt=probe,
         device=device,
     )
+    network.zero_grad(set_to_none=True)
+    if spec.optim.compile and microbatch.origin == "probed":
+        torch.compiler.reset()  # the run compiles as one that knew its microbatch does
     settings = StepSettings(
         microbatch=microbatch.samples,
         weight_decay=spec.optim.weight_decay,
@@ -96,15 +107,14 @@ def make(
     replica = replicate(network, device=device)
     settle(replica, lambda: rehearsal.backward(replica, samples=min(microbatch.samples, counts[session.rank])))
     phase("build")
-    parameters = list(network.parameters())
     kl = spec.diffusion.loss in ("kl", "rescaled_kl")
     learned = spec.diffusion.variance in ("learned", "learned_range")
     state = TrainState(
         model=network,
         replica=replica,
         diffusion=diffusion,
-        optimizer=make_adamw(parameters, betas=spec.optim.betas, eps=spec.optim.adam_eps),
-        ema=Ema.begin(parameters, spec.optim.ema_rates),
+        optimizer=optimizer,
+        ema=ema,
         resampler=build.resampler(spec.resampler, num_timesteps=diffusion.num_timesteps, device=device),
         scale=LossScale.begin(enabled=spec.optim.precision == "fp16", growth=spec.optim.fp16_scale_growth, device=device),
         health=Health.begin(diffusion.num_timesteps, device=device),
@@ -142,7 +152,7 @@ def _network(spec: JobSpec, *, num_classes: int | None, device: torch.device) ->
     if spec.optim.channels_last:
         network = network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] torch's stubs lack this overload
     if spec.optim.compile:
-        network.compile()
+        network.compile(dynamic=False)  # code for many sizes would depend on which sizes came first, and so on restarts
     return network.train()
 
 

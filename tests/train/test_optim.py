@@ -95,6 +95,16 @@ def test_the_loss_scale_creeps_up_and_drops_by_half() -> None:
     assert LossScale.begin(enabled=False, growth=0.25, device=torch.device("cpu")).factor() is None
 
 
+def test_the_loss_scale_grows_by_exactly_what_the_spec_says() -> None:
+    scale, log2 = LossScale.begin(enabled=True, growth=0.001, device=torch.device("cpu")), 20.0
+    for _ in range(1000):
+        scale.update(torch.tensor(0.0))
+        log2 += 0.001
+    assert scale.log2 is not None
+    assert scale.log2.dtype == torch.float64
+    assert scale.log2.item() == log2
+
+
 def test_the_loss_scale_cancels_out_of_the_update() -> None:
     plain, scaled = layer(), layer()
     give_gradients(plain)
