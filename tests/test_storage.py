@@ -258,6 +258,17 @@ def test_a_listing_that_fails_anywhere_is_not_taken_for_an_empty_one(tmp_path: P
             storage.find(url)
 
 
+def test_a_client_prints_no_traceback_of_an_error_that_it_raises(
+    gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"endpoint_url": gcs_server.url, "token": "anon", "project": "p"})
+    fsspec.filesystem("gs").invalidate_cache()
+    gcs_server.refuse("GET", r"refused", status=403, times=50)
+    with pytest.raises(Exception, match=r"(?i)forbidden|403|denied|permission"):
+        storage.read_bytes("gs://bucket/refused")
+    assert not [record for record in caplog.records if record.name.startswith("gcsfs")]
+
+
 def test_a_place_that_cannot_be_written_is_refused_by_field_url_and_reason(gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fsspec.config.conf, "gs", {"endpoint_url": gcs_server.url, "token": "anon", "project": "p"})
     gcs_server.refuse("POST", r"/upload/.*locked", status=403, times=1)

@@ -1,6 +1,7 @@
 """Operations on files and directories at URLs; see the package for what they promise."""
 
 import errno
+import logging
 import os
 import secrets
 import shutil
@@ -28,6 +29,9 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     scheme: {"requests_timeout": 300.0}
     for scheme in ("gs", "gcs")  # gcsfs itself would wait for ever on a connection that hangs
 }
+_gcsfs = logging.getLogger("gcsfs")
+if _gcsfs.level == logging.NOTSET:  # it logs a traceback of its own for every error that it also raises, which is told here or by `retry`
+    _gcsfs.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
