@@ -294,7 +294,7 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         patch.setattr(ray, "shutdown", lambda: None)
         patch.setattr(ray, "nodes", list)
         patch.setattr(ray, "cluster_resources", dict)
-        patch.setattr(cluster, "capacity", lambda: Capacity(64, 8, 1))
+        patch.setattr(cluster, "capacity", lambda *_: Capacity(64, 8, 1))
         patch.setattr(launch, "put_manifest", lambda manifest: manifest)
         gauge = SimpleNamespace(set=lambda *_, **__: None)
         patch.setattr(metrics, "Gauge", lambda name, **_: seen.setdefault("metrics", []).append(name) or gauge)
