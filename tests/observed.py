@@ -199,7 +199,7 @@ def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeyp
         except TrainError as error:
             seen["unsaved"] = str(error)
         kit.state.step = before
-    return {name: seen[name] for name in ("asynchronous", "swept", "unsaved")}
+    return {name: seen[name] for name in ("asynchronous", "patience_s", "swept", "unsaved")}
 
 
 def _rows(
@@ -232,8 +232,8 @@ def _rows(
     recorder.close()
     told: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr("iddpm_ray.sinks.wandb.WandbTracker", lambda url, **options: told.append(options))
-        patch.setattr("iddpm_ray.sinks.mlflow.MlflowTracker", lambda url, **options: told.append(options))
+        patch.setattr("iddpm_ray.sinks.wandb.WandbTracker", lambda run_url, **options: told.append(options))
+        patch.setattr("iddpm_ray.sinks.mlflow.MlflowTracker", lambda run_url, **options: told.append(options))
         for _, begin in opened:
             begin()
     config = [one.pop("config") for one in told]
@@ -295,6 +295,7 @@ def _driver(spec: JobSpec, opening: Opening, place: Place, sources: LocalSources
         patch.setattr(ray, "nodes", list)
         patch.setattr(ray, "cluster_resources", dict)
         patch.setattr(cluster, "capacity", lambda *_: Capacity(64, 8, 1))
+        patch.setattr(launch, "keep_ray_data_here", lambda: None)
         patch.setattr(launch, "put_manifest", lambda manifest: manifest)
         gauge = SimpleNamespace(set=lambda *_, **__: None)
         patch.setattr(metrics, "Gauge", lambda name, **_: seen.setdefault("metrics", []).append(name) or gauge)

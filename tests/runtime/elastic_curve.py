@@ -31,11 +31,10 @@ def save_elastic_curve(elastic: Sequence[float], fixed: Sequence[float], begun: 
     below.set_yscale("log")
     below.set_ylabel("difference of each step's loss,\nas a share of it")
     below.set_xlabel("step")
-    for (workers, start), after in zip(begun, [*(step for _, step in begun[1:]), len(one)], strict=True):
-        for axes in (above, below):
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        for _, start in begun:
             axes.axvline(start, color="black", linewidth=0.6, alpha=0.5)
-            axes.grid(alpha=0.3)
-        name = f"{workers} worker" + ("" if workers == 1 else "s")
-        above.annotate(name, ((start + after) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=9)
+    above.set_title("workers: " + ", then ".join(f"{workers} from step {start}" for workers, start in begun))
     above.legend()
     figure.savefig(path, dpi=110)
