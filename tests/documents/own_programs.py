@@ -40,7 +40,8 @@ def python(words: list[str], page: Page, loose: bool) -> list[str]:
         case ["-c", code, *_]:
             return _code(code)
         case ["-m", module, *_]:
-            return [] if module in tables.MODULES or (ROOT / f"{module}.py").is_file() else [f"python -m {module} is not used here"]
+            known = module in tables.MODULES or (ROOT / f"{module.replace('.', '/')}.py").is_file()
+            return [] if known else [f"python -m {module} is not used here"]
         case [script, *given] if script.endswith(".py"):
             if not (ROOT / script).is_file():
                 return [f"{script} is not there"]
