@@ -23,7 +23,7 @@ import yaml
 from iddpm_ray.kube.alerts import groups
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 CLUSTER = "here"
 
 

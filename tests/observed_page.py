@@ -31,6 +31,7 @@ from iddpm_ray.report.text import moment
 from iddpm_ray.sinks.progress import duration_text
 
 COLOURS = ("#1f4e79", "#c8413b", "#2a9d6f", "#e9a23b", "#8f2d56", "#4a8fc7", "#6b6f7b", "#a8b545")
+BEFORE, AFTER = 150, 100  # steps around the death of a worker
 PAGE = (
     ".grid { display:grid; grid-template-columns:repeat(24,1fr); gap:12px; margin-top:20px; } main { max-width:1480px; }"
     " .card { background:var(--card); border:1px solid var(--line); border-radius:10px; padding:12px 14px 8px; min-width:0; }"
@@ -161,28 +162,27 @@ def record(png: Path) -> None:
     with tempfile.TemporaryDirectory() as name, started_head(cpus=4, gpus=0) as head:
         folder = Path(name)
         export_digits(folder / "digits")
-        settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "checkpoint.every=60 steps"]
-        settings += ["data.validation_fraction=0.05", "log.validate_every=30 steps", "sample.every=null", "cluster.cpus_per_worker=0.5"]
+        settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "sample.every=null"]
+        settings += ["train.global_batch=16", "train.duration=4000 steps", "optim.anneal=4000 steps", "model.channel_mult=[1, 1]"]
+        settings += ["checkpoint.every=40 steps", "log.every=4 steps", "log.validate_every=20 steps", "data.validation_fraction=0.05"]
         with started_prometheus(folder / "prometheus", head.scraped, interval="2s") as prometheus:
             log = folder / "run.log"
-            process = head.train("--preset", "digits", *settings, "train.duration=4000 steps", "optim.anneal=4000 steps", log=log)
+            process = head.train("--preset", "digits", *settings, log=log)
 
-            def reached(step: int) -> bool:
+            def reached(step: float) -> bool:
                 assert process.poll() is None, log.read_text()
                 return (prometheus.value('max(ray_iddpm_step{run="digits"})') or 0) >= step
 
-            until(lambda: reached(150), what="the middle")
+            until(lambda: reached(BEFORE), what="the middle")
             scratch = head.environment["RAY_TMPDIR"]
-            ranks = [
-                one for one in psutil.process_iter() if "RayTrainWorker" in command_line(one) and one.environ().get("RAY_TMPDIR") == scratch
-            ]
-            ranks[-1].kill()
+            ranks = [one for one in psutil.process_iter() if "RayTrainWorker" in command_line(one)]
+            [one for one in ranks if one.environ().get("RAY_TMPDIR") == scratch][-1].kill()
             until(lambda: prometheus.value('max(ray_iddpm_attempt{run="digits"})') == 2, what="the second attempt")
-            until(lambda: reached(400), what="the end of the picture")
+            until(lambda: reached(BEFORE + AFTER), what="the end of the picture")
             draw(prometheus, "digits", html=folder / "page.html", png=png)
+            print(log.read_text())
             process.terminate()
             process.wait(120)
-            print(log.read_text())
 
 
 def main(argv: list[str]) -> int:
