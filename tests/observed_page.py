@@ -164,6 +164,7 @@ def record(png: Path) -> None:
         export_digits(folder / "digits")
         settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "sample.every=null"]
         settings += ["train.global_batch=16", "train.duration=4000 steps", "optim.anneal=4000 steps", "model.channel_mult=[1, 1]"]
+        settings += ["model.attention_resolutions=[8]"]
         settings += ["checkpoint.every=40 steps", "log.every=4 steps", "log.validate_every=20 steps", "data.validation_fraction=0.05"]
         with started_prometheus(folder / "prometheus", head.scraped, interval="2s") as prometheus:
             log = folder / "run.log"
