@@ -23,7 +23,7 @@ from processes import command_line
 
 from iddpm_ray.evaluate.digits import export_digits
 from iddpm_ray.kube.dashboard import TITLE, dashboard
-from iddpm_ray.report.axes import scale_of, short
+from iddpm_ray.report.axes import Scale, scale_of, short
 from iddpm_ray.report.categories import NAMES, category
 from iddpm_ray.report.charts import Line, polyline
 from iddpm_ray.report.style import STYLE
@@ -98,14 +98,14 @@ def _chart(lines: Sequence[Line], custom: Mapping[str, Any], *, begin: float, en
     finite = [value for line in tops for _, value in line.points if math.isfinite(value) and not (log and value <= 0)]
     if not finite:
         return '<p class="none">no data</p>'
-    across = scale_of([0.0, end - begin], begin=left, end=width - 10)
+    across = Scale(0.0, end - begin, left, width - 14)
     up = scale_of(finite, begin=bottom, end=top, log=log, zero=not log)
     parts = [
         f'<line x1="{left}" x2="{width - 10}" y1="{up.at(value):.1f}" y2="{up.at(value):.1f}" class="grid"/>'
         f'<text x="{left - 6}" y="{up.at(value) + 4:.1f}" class="tick end">{short(value)}</text>'
         for value in up.ticks()
     ]
-    parts += [f'<text x="{across.at(x):.1f}" y="{bottom + 20}" class="tick mid">{duration_text(x)}</text>' for x in across.ticks()]
+    parts += [f'<text x="{across.at(x):.1f}" y="{bottom + 20}" class="tick mid">{words}</text>' for x, words in _minutes(end - begin)]
     below = [(x, 0.0) for x, _ in tops[0].points] if stacked else []
     for line in tops:
         if stacked:
@@ -116,6 +116,12 @@ def _chart(lines: Sequence[Line], custom: Mapping[str, Any], *, begin: float, en
         else:
             parts += polyline(Line(line.label, line.colour, [(x - begin, y) for x, y in line.points]), across, up)
     return f'<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+
+
+def _minutes(seconds: float) -> list[tuple[float, str]]:
+    """At most seven moments of the clock, as minutes and seconds since the beginning."""
+    step = next(step for step in (10, 20, 30, 60, 120, 300, 600, 1200, 3600, 10**6) if seconds / step <= 7)
+    return [(float(at), f"{at // 60}:{at % 60:02d}") for at in range(0, int(seconds * 0.99) + 1, step)]
 
 
 def _stacked(lines: Sequence[Line]) -> list[Line]:
@@ -140,7 +146,7 @@ def _value(value: float, unit: str) -> str:
             return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1560) -> None:
+def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1800) -> None:
     """What a real browser shows of the page."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     assert browser is not None, "needs chromium"
