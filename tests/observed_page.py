@@ -146,7 +146,7 @@ def _value(value: float, unit: str) -> str:
             return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1690) -> None:
+def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1720) -> None:
     """What a real browser shows of the page."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     assert browser is not None, "needs chromium"
