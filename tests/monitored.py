@@ -23,7 +23,7 @@ import yaml
 from iddpm_ray.kube.alerts import groups
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 CLUSTER = "here"
 
 
@@ -67,24 +67,17 @@ def started_head(*, cpus: int = 4, gpus: int = 1) -> Iterator[Head]:
         "DASHBOARD_METRIC_PORT": str(dashboard),
         "OMP_NUM_THREADS": "1",
     }
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
     command += ["--disable-usage-stats", f"--temp-dir={scratch}", "--object-store-memory=100000000"]
     command += [f"--{name}={port}" for name, port in options.items()]
-    log = Path(scratch) / "head.log"
-    with open(log, "w") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
     try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
         scraped = {"metrics": options["metrics-export-port"], "as-metrics": autoscaler, "dash-metrics": dashboard}
-
-        def up() -> bool:
-            assert process.poll() is None, log.read_text()
-            return "ray_node_cpu_count" in fetch(scraped["metrics"]) and "autoscaler_" in fetch(scraped["as-metrics"])
-
-        until(up, what="the head's metrics")
+        until(lambda: all("# HELP" in fetch(port) for port in scraped.values()), what=f"all metrics of the head {scraped}")
         yield Head(f"127.0.0.1:{options['port']}", scraped, environment)
     finally:
         kill_all_with("RAY_TMPDIR", scratch)
-        process.wait(30)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -232,8 +232,8 @@ def _rows(
     recorder.close()
     told: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr("iddpm_ray.sinks.wandb.WandbTracker", lambda run_url, **options: told.append(options))
-        patch.setattr("iddpm_ray.sinks.mlflow.MlflowTracker", lambda run_url, **options: told.append(options))
+        patch.setattr("iddpm_ray.sinks.wandb.WandbTracker", lambda *_, **options: told.append(options))
+        patch.setattr("iddpm_ray.sinks.mlflow.MlflowTracker", lambda *_, **options: told.append(options))
         for _, begin in opened:
             begin()
     config = [one.pop("config") for one in told]

@@ -23,7 +23,7 @@ from processes import command_line
 
 from iddpm_ray.evaluate.digits import export_digits
 from iddpm_ray.kube.dashboard import TITLE, dashboard
-from iddpm_ray.report.axes import scale_of, short
+from iddpm_ray.report.axes import Scale, scale_of, short
 from iddpm_ray.report.categories import NAMES, category
 from iddpm_ray.report.charts import Line, polyline
 from iddpm_ray.report.style import STYLE
@@ -31,6 +31,7 @@ from iddpm_ray.report.text import moment
 from iddpm_ray.sinks.progress import duration_text
 
 COLOURS = ("#1f4e79", "#c8413b", "#2a9d6f", "#e9a23b", "#8f2d56", "#4a8fc7", "#6b6f7b", "#a8b545")
+BEFORE, AFTER = 150, 100  # steps around the death of a worker
 PAGE = (
     ".grid { display:grid; grid-template-columns:repeat(24,1fr); gap:12px; margin-top:20px; } main { max-width:1480px; }"
     " .card { background:var(--card); border:1px solid var(--line); border-radius:10px; padding:12px 14px 8px; min-width:0; }"
@@ -97,14 +98,14 @@ def _chart(lines: Sequence[Line], custom: Mapping[str, Any], *, begin: float, en
     finite = [value for line in tops for _, value in line.points if math.isfinite(value) and not (log and value <= 0)]
     if not finite:
         return '<p class="none">no data</p>'
-    across = scale_of([0.0, end - begin], begin=left, end=width - 10)
+    across = Scale(0.0, end - begin, left, width - 14)
     up = scale_of(finite, begin=bottom, end=top, log=log, zero=not log)
     parts = [
         f'<line x1="{left}" x2="{width - 10}" y1="{up.at(value):.1f}" y2="{up.at(value):.1f}" class="grid"/>'
         f'<text x="{left - 6}" y="{up.at(value) + 4:.1f}" class="tick end">{short(value)}</text>'
         for value in up.ticks()
     ]
-    parts += [f'<text x="{across.at(x):.1f}" y="{bottom + 20}" class="tick mid">{duration_text(x)}</text>' for x in across.ticks()]
+    parts += [f'<text x="{across.at(x):.1f}" y="{bottom + 20}" class="tick mid">{words}</text>' for x, words in _minutes(end - begin)]
     below = [(x, 0.0) for x, _ in tops[0].points] if stacked else []
     for line in tops:
         if stacked:
@@ -115,6 +116,12 @@ def _chart(lines: Sequence[Line], custom: Mapping[str, Any], *, begin: float, en
         else:
             parts += polyline(Line(line.label, line.colour, [(x - begin, y) for x, y in line.points]), across, up)
     return f'<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+
+
+def _minutes(seconds: float) -> list[tuple[float, str]]:
+    """At most seven moments of the clock, as minutes and seconds since the beginning."""
+    step = next(step for step in (10, 20, 30, 60, 120, 300, 600, 1200, 3600, 10**6) if seconds / step <= 7)
+    return [(float(at), f"{at // 60}:{at % 60:02d}") for at in range(0, int(seconds * 0.99) + 1, step)]
 
 
 def _stacked(lines: Sequence[Line]) -> list[Line]:
@@ -139,7 +146,7 @@ def _value(value: float, unit: str) -> str:
             return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1560) -> None:
+def photograph(html: Path, png: Path, *, width: int = 1480, height: int = 1720) -> None:
     """What a real browser shows of the page."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     assert browser is not None, "needs chromium"
@@ -161,28 +168,28 @@ def record(png: Path) -> None:
     with tempfile.TemporaryDirectory() as name, started_head(cpus=4, gpus=0) as head:
         folder = Path(name)
         export_digits(folder / "digits")
-        settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "checkpoint.every=60 steps"]
-        settings += ["data.validation_fraction=0.05", "log.validate_every=30 steps", "sample.every=null", "cluster.cpus_per_worker=0.5"]
+        settings = [f"run.output_dir={folder}/runs", f"data.path={folder}/digits/train", "run.name=digits", "sample.every=null"]
+        settings += ["train.global_batch=16", "train.duration=4000 steps", "optim.anneal=4000 steps", "model.channel_mult=[1, 1]"]
+        settings += ["model.attention_resolutions=[8]"]
+        settings += ["checkpoint.every=40 steps", "log.every=4 steps", "log.validate_every=20 steps", "data.validation_fraction=0.05"]
         with started_prometheus(folder / "prometheus", head.scraped, interval="2s") as prometheus:
             log = folder / "run.log"
-            process = head.train("--preset", "digits", *settings, "train.duration=4000 steps", "optim.anneal=4000 steps", log=log)
+            process = head.train("--preset", "digits", *settings, log=log)
 
-            def reached(step: int) -> bool:
+            def reached(step: float) -> bool:
                 assert process.poll() is None, log.read_text()
                 return (prometheus.value('max(ray_iddpm_step{run="digits"})') or 0) >= step
 
-            until(lambda: reached(150), what="the middle")
+            until(lambda: reached(BEFORE), what="the middle")
             scratch = head.environment["RAY_TMPDIR"]
-            ranks = [
-                one for one in psutil.process_iter() if "RayTrainWorker" in command_line(one) and one.environ().get("RAY_TMPDIR") == scratch
-            ]
-            ranks[-1].kill()
+            ranks = [one for one in psutil.process_iter() if "RayTrainWorker" in command_line(one)]
+            [one for one in ranks if one.environ().get("RAY_TMPDIR") == scratch][-1].kill()
             until(lambda: prometheus.value('max(ray_iddpm_attempt{run="digits"})') == 2, what="the second attempt")
-            until(lambda: reached(400), what="the end of the picture")
+            until(lambda: reached(BEFORE + AFTER), what="the end of the picture")
             draw(prometheus, "digits", html=folder / "page.html", png=png)
+            print(log.read_text())
             process.terminate()
             process.wait(120)
-            print(log.read_text())
 
 
 def main(argv: list[str]) -> int:

@@ -80,6 +80,13 @@ def test_every_metric_of_dashboard_and_alerts_is_there_and_the_end_is_seen(head:
     assert first.wait(120) == 0, (tmp_path / "steps.log").read_text()
     second.kill()  # its driver is gone without a word
     until(lambda: of("steps", "running") in (0, None) and of("clock", "running") is None, what="neither looks alive", patience_s=90)
+    last = {
+        run: prometheus.value(f'max(max_over_time(timestamp(ray_iddpm_running{{run="{run}"}} == 0)[10m:1s]))') for run in ("steps", "clock")
+    }
+    assert last["steps"] is not None, "an end is said, and not only a silence"
+    assert last["clock"] is None
+    gone = next(alert for alert in ALERTS if alert.name == "IddpmDriverGone")
+    until(lambda: [one["metric"]["run"] for one in prometheus.now(gone.expr)] == ["clock"], what="the one that was killed is missed")
 
 
 def expressions() -> list[str]:

@@ -67,7 +67,7 @@ PANELS: tuple[Panel, ...] = (
     Panel("Unsaved steps", ((f"{_of('step')} - {_of('saved_step')}", "steps"),), about="what would be done again if a machine went now"),
     Panel(
         "Saving",
-        ((_of("save_seconds"), "the last save, beside training"), (_STALL, "what all workers waited for saves, in 10 min")),
+        ((_of("save_seconds"), "a save"), (_STALL, "workers waiting for saves, in 10 min")),
         unit="s",
     ),
     Panel("Skipped steps", ((_of("skipped_steps"), "non-finite gradients"),)),
