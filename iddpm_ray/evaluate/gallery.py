@@ -82,7 +82,7 @@ class FileGallery:
     def open(self) -> Look:
         """Opens the file; rows are read as they are looked at."""
         file = PictureFile(self.url)
-        return lambda numbers: torch.from_numpy(file.rows(numbers.start, numbers.stop))
+        return lambda numbers: torch.from_numpy(file.rows(numbers.start, numbers.stop).copy())
 
 
 def file_gallery(url: str) -> FileGallery:

@@ -38,7 +38,7 @@ ORDER = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Each `bench_*.py` has a function `results(effort) -> list[Comparison | NotRun]`."""
+    """Each `bench_*.py` has a function `results(effort)` that gives each Comparison or NotRun."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=ORDER, help="this benchmark alone (default: all)")
     parser.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers say nothing")

@@ -1,6 +1,7 @@
 """Drawing pictures: ours by position against a plain rendering of the original's loop, and against diffusers with the same weights."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ BATCH, STEPS = 64, 20
 NOTE = "ancestral steps, labels, learned variance; ours draws every number by position, the peers take torch's generator"
 
 
-def results(effort: Effort) -> list[Comparison | NotRun]:
+def results(effort: Effort) -> Iterator[Comparison | NotRun]:
     """Seconds a batch of pictures."""
     spec = bench_spec(size=16, channels=1, batch=BATCH, sections=DIGITS)
     model = network_of(spec)
@@ -30,20 +31,21 @@ def results(effort: Effort) -> list[Comparison | NotRun]:
     ours, plain = Ours(spec, model, batch=batch, steps=steps), Plain(spec, model, batch=batch, steps=steps)
     name = f"sampling, digits, 16 px, 0.9 M parameters, batch {batch}, {steps} steps"
     labels: dict[str, Any] = {"ours_label": "draw_pictures", "note": NOTE, "repeats": effort.of(7)}
-    out: list[Comparison | NotRun] = [compare(name, ours, plain, peer_label="plain loop, as the original", at_most=1.0, **labels)]
+    yield compare(name, ours, plain, peer_label="plain loop, as the original", at_most=1.0, **labels)
     try:
         theirs = Diffusers(spec, model, batch=batch, steps=steps)
     except ImportError:
-        return [*out, NotRun(f"{name}, diffusers", "diffusers is not installed")]
-    out.append(compare(name, ours, theirs, peer_label="diffusers, UNet2DModel and DDPMScheduler", at_most=1.0, **labels))
+        yield NotRun(f"{name}, diffusers", "diffusers is not installed")
+        return
+    yield compare(name, ours, theirs, peer_label="diffusers, UNet2DModel and DDPMScheduler", at_most=1.0, **labels)
     compiled = Ours(spec, model, batch=batch, steps=steps, compile=True)
     try:
         compiled()
     except Exception as error:  # no compiler for C++, or one that fails
-        return [*out, NotRun(f"{name}, compiled", f"torch.compile fails: {type(error).__name__}")]
+        yield NotRun(f"{name}, compiled", f"torch.compile fails: {type(error).__name__}")
+        return
     labels["ours_label"] = "draw_pictures, compiled"
-    out.append(compare(name, compiled, theirs, peer_label="diffusers, UNet2DModel and DDPMScheduler", at_most=1.0, **labels))
-    return out
+    yield compare(name, compiled, theirs, peer_label="diffusers, UNet2DModel and DDPMScheduler", at_most=1.0, **labels)
 
 
 def network_of(spec: JobSpec) -> Model:

@@ -123,7 +123,7 @@ def test_what_evaluations_found_is_on_both(run_folder: Path) -> None:
     url = str(run_folder)
     before = Page(report_page(read_run(url)))
     assert "Quality" not in before.text
-    for step, number, fid in ((3, 1, 8.0), (6, 2, 2.5), (5, 1, 99.0)):
+    for step, number, fid in ((3, 2, 8.0), (6, 2, 2.5), (5, 1, 99.0)):
         checkpoint = checkpoint_at(url, step=step, attempt=number)
         metrics = {"fid[x]": fid, "kid[x]": 0.25}
         keep_evaluation(url, checkpoint, metrics, global_batch=4, tensorboard=True)
