@@ -95,9 +95,8 @@ def _embed(object_store_bytes: int | None) -> None:
         )
     except Exception as error:  # Ray gives its own processes half a minute
         ray.shutdown()
-        said = next(iter(storage.reason(error).splitlines()), "")
         fix = "start again when it has less to do; logs lie below the newest session of /tmp/ray (or RAY_TMPDIR)"
-        raise UserError(f"Ray did not start on this machine ({said})", fix=fix) from error
+        raise UserError(f"Ray did not start on this machine ({storage.reason(error)})", fix=fix) from error
 
 
 def _join(address: str) -> None:

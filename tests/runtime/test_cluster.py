@@ -64,7 +64,9 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UserError) as caught, connected(spec_of()):
         pass
-    assert str(caught.value).startswith("Ray did not start on this machine (The current node timed out during startup.): start again when")
+    assert str(caught.value).startswith("Ray did not start on this machine (Exception: The current node timed out during startup. This")
+    assert "start again when it has less to do" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
