@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("run_url", metavar="RUN", help="directory of the run, {run.output_dir}/{run.name}")
     one.add_argument("--address", help="of the Ray that it runs on, HOST:6379 (RAY_ADDRESS)")
     one.add_argument("--seconds", type=float, default=12.0, help="of notice (12)")
-    one.add_argument("--node", help="id or host name of the machine (the busiest)")
+    one.add_argument("--node", help="id or host name of the machine (one with the most ranks)")
     one.add_argument("--patience", type=float, default=900.0, help="seconds to wait for the run to come back (900)")
     return parser
 

@@ -15,7 +15,7 @@ from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.spec.spec import JobSpec
 
 # Ray reads these in the driver; they are Ray's knobs, set here so that a person need not know them.
@@ -77,13 +77,28 @@ def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[C
     if address is None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         store = None if object_store_gib is None else int(object_store_gib * 2**30)
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=store, logging_level=logging.ERROR)
+        _embed(store)
     else:
         _join(address)
     try:
         yield capacity()
     finally:
         ray.shutdown()
+
+
+def _embed(object_store_bytes: int | None) -> None:
+    try:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=object_store_bytes,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:  # Ray gives its own processes half a minute
+        ray.shutdown()
+        fix = "start again when it has less to do; logs lie below the newest session of /tmp/ray (or RAY_TMPDIR)"
+        raise UserError(f"Ray did not start on this machine ({storage.reason(error)})", fix=fix) from error
 
 
 def _join(address: str) -> None:

@@ -2,12 +2,13 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import state
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue] compiled
 from ray.core.generated import autoscaler_pb2
 
@@ -20,6 +21,7 @@ from iddpm_ray.report.accounts import run_account
 from iddpm_ray.runtime import cluster
 
 POLL_S = 0.5
+RANK = "RayTrainWorker"  # what Ray calls the actor that a rank is
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def drill(
         url: the run's directory.
         address: of the Ray that it runs on; None if nobody said.
         seconds: of notice.
-        node: the machine's id or the beginning of it; None: the busiest one.
+        node: the machine's id, the beginning of it, or its host name; None: one with the most ranks.
 
     Raises:
         UserError: the cluster is not known, nothing runs there, or it did not come back.
@@ -75,7 +77,7 @@ def drill(
     before = _running(url)
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        chosen = choose(_workers(), node)
+        chosen = choose(_seats(named=node is not None), node)
         show(f"taking {chosen['NodeManagerHostname']} ({chosen['NodeID'][:12]}) away from attempt {before.number}, {seconds:g} s of notice")
         noticed = time.time()
         accepted, why = _drain(chosen["NodeID"], deadline=noticed + seconds)
@@ -94,11 +96,11 @@ def _drain(node: str, *, deadline: float) -> tuple[bool, str]:
     return GcsClient(address=ray.get_runtime_context().gcs_address).drain_node(node, preemption, "drill", int(1000 * deadline))
 
 
-def choose(nodes: list[tuple[dict[str, Any], float]], wanted: str | None) -> dict[str, Any]:
-    """The machine to take: the one that is named, else the busiest.
+def choose(nodes: list[tuple[dict[str, Any], int]], wanted: str | None) -> dict[str, Any]:
+    """The machine to take: the one that is named, else one with the most ranks.
 
     Args:
-        nodes: machines that run workers may be on, each with how much of it is in use.
+        nodes: machines that ranks may be on, each with how many are.
 
     Raises:
         UserError: there is none, or not that one.
@@ -109,24 +111,30 @@ def choose(nodes: list[tuple[dict[str, Any], float]], wanted: str | None) -> dic
             known = ", ".join(f"{node['NodeID'][:12]} ({node['NodeManagerHostname']})" for node, _ in nodes)
             raise UserError(f"{len(named)} machines are called so", value=wanted, fix=f"one of {known or 'none at all'}")
         return named[0]
-    busy = [(used, node["NodeID"], node) for node, used in nodes if used > 0]
-    if not busy:
-        raise UserError("no machine of this cluster has work that could move", fix="start the run, or give the address of its cluster")
-    return max(busy, key=lambda one: one[:2])[2]
+    seats = [(ranks, node["NodeID"], node) for node, ranks in nodes if ranks > 0]
+    if not seats:
+        raise UserError("no machine of this cluster has a rank of a run", fix="start the run, or give the address of its cluster")
+    return max(seats, key=lambda one: one[:2])[2]
 
 
-def _workers() -> list[tuple[dict[str, Any], float]]:
-    gone, free = cluster.leaving_nodes(), available_resources_per_node()
+def _seats(*, named: bool) -> list[tuple[dict[str, Any], int]]:
+    """Every machine but the head, and how many ranks are on it.
+
+    Args:
+        named: whether a person has said which machine it is to be.
+
+    Raises:
+        UserError: nobody has, and ranks of several runs are there.
+    """
+    ranks = [actor for actor in state.actor_table(None, actor_state_name="ALIVE").values() if actor["ActorClassName"] == RANK]
+    if not named and len({actor["JobID"] for actor in ranks}) > 1:
+        raise UserError("several runs are on this cluster", fix="say with --node which machine to take")
+    count, gone = Counter(actor["Address"]["NodeID"] for actor in ranks), cluster.leaving_nodes()
     return [
-        (node, _used(node["Resources"], free.get(node["NodeID"], {})))
+        (node, count[node["NodeID"]])
         for node in ray.nodes()
         if node["Alive"] and node["NodeID"] not in gone and "node:__internal_head__" not in node["Resources"]
     ]
-
-
-def _used(whole: dict[str, float], free: dict[str, float]) -> float:
-    """GPUs count most: a rank is where one is in use."""
-    return 1000 * (whole.get("GPU", 0) - free.get("GPU", 0)) + whole.get("CPU", 0) - free.get("CPU", 0)
 
 
 def _running(url: str) -> Attempt:

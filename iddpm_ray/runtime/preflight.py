@@ -60,7 +60,7 @@ def preflight(spec: JobSpec, *, show: Callable[[str], None]) -> list[Check]:
             nodes = _nodes()
             checks += machines(_everywhere(look.look, nodes), embedded=cluster.embedded(spec))
             checks += [_devices(spec, seats), _link(seats)]
-            url = storage.join(spec.run.output_dir, spec.run.name)
+            url = storage.join(storage.absolute(spec.run.output_dir), spec.run.name)  # tasks begin in other directories
             used = _everywhere(look.use_storage, nodes, url)
             checks.append(_storage(url, used))
             opening, data = _data_set(spec)

@@ -19,7 +19,7 @@ from localkube.podspec import GCS_PORT, head_pod, worker_pod
 
 from iddpm_ray.kube.objects import get
 
-JOB_PORT = 8265
+JOB_PORT, AGENT_PORT = 8265, 52365
 _TICK_S = 0.3
 PATIENCE_S = 900.0
 
@@ -133,6 +133,10 @@ class LocalKube:
         except (OSError, ValueError) as error:
             return 0, str(error)
 
+    def ready(self) -> bool:
+        """Whether the head is ready by KubeRay's probe, which asks for its raylet and for Ray's state, and answers to jobs."""
+        return _healthy(f"http://{self.network.head}:{AGENT_PORT}/api/healthz") and self.http("GET", "/api/jobs/")[0] == 200
+
     def _loop(self) -> None:
         while not self._over.is_set():
             try:
@@ -207,7 +211,7 @@ class LocalKube:
                 status |= {"jobDeploymentStatus": "Failed", "reason": "PreRunningDeadlineExceeded"}
                 continue
             code, answer = self.http("GET", f"/api/jobs/{status['jobId']}")
-            if code == 404:
+            if code == 404 and self.ready():
                 body = {"entrypoint": spec["entrypoint"], "submission_id": status["jobId"], "metadata": spec.get("metadata")}
                 code, answer = self.http("POST", "/api/jobs/", body)
                 self.note(f"RayJob {name}: submitted ({code})")
@@ -217,6 +221,14 @@ class LocalKube:
                 self.note(f"RayJob {name}: {answer['status']}")
                 if answer["status"] in ("SUCCEEDED", "FAILED", "STOPPED"):
                     status["jobDeploymentStatus"] = "Failed" if answer["status"] == "FAILED" else "Complete"
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status == 200
+    except (OSError, ValueError):
+        return False
 
 
 def _open(host: str, port: int) -> bool:

@@ -78,8 +78,8 @@ def submit(kube: LocalKube, shared: Path, spec: JobSpec) -> str:
     """As `ray job submit -- python jobs/train.py`, by the token's owner."""
     path = shared / f"{spec.run.name}.yaml"
     path.write_text(dump_yaml(spec))
-    kube.until(lambda: kube.http("GET", "/api/jobs/")[0] == 200, "the job API")
-    kube.note("job API answers")
+    kube.until(kube.ready, "a head that is ready")
+    kube.note("the head is ready")
     code, answer = kube.http("POST", "/api/jobs/", {"entrypoint": f"exec python jobs/train.py {path}", "submission_id": spec.run.name})
     assert code == 200, answer
     return spec.run.name
@@ -107,8 +107,8 @@ def cluster_py(kube: LocalKube, *words: str, token: str | None) -> subprocess.Co
 def test_without_the_token_nobody_submits(kube: LocalKube, shared: Path) -> None:
     """Neither without a token nor with another one, by HTTP or by our own command; with it, the job runs."""
     kube.apply(overlay())
-    kube.until(lambda: kube.http("GET", "/api/jobs/")[0] == 200, "the job API")
-    kube.note("job API answers")
+    kube.until(kube.ready, "a head that is ready")
+    kube.note("the head is ready")
     for token, words in ((None, "without a token"), ("f" * 64, "with another token")):
         code, _ = kube.http("POST", "/api/jobs/", {"entrypoint": f"touch {shared}/broken-in"}, token=token)
         kube.note(f"submit {words}: {code}")

@@ -10,7 +10,7 @@ import ray
 from runtime.machines import Machines
 from train.small_run import small_spec
 
-from iddpm_ray.errors import SpecError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.cluster import Capacity, capacity, check_fits, check_shared, connected, here
 from iddpm_ray.spec.spec import JobSpec
@@ -81,6 +81,21 @@ def test_gpus_of_another_type_do_not_count(monkeypatch: pytest.MonkeyPatch) -> N
 def test_missing_gpus_are_refused() -> None:
     with pytest.raises(SpecError, match="and 2 GPUs, the cluster has 64 CPUs and 1 GPUs"):
         check_fits(spec_of(workers=2, gpus_per_worker=1), have=Capacity(64, 1, 1))
+
+
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine so busy that Ray's own processes are not up in time."""
+
+    def late(**settings: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen because ...")
+
+    monkeypatch.setattr(cluster.ray, "init", late)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(UserError) as caught, connected(spec_of()):
+        pass
+    assert str(caught.value).startswith("Ray did not start on this machine (Exception: The current node timed out during startup. This")
+    assert "start again when it has less to do" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -87,14 +87,14 @@ def test_storage_that_refuses_says_at_what(tmp_path: Path, monkeypatch: pytest.M
     assert look.use_storage(str(tmp_path / "run")) == "a file is created over another one: two drivers could take the same run"
 
 
-def test_a_drill_takes_the_busiest_machine_or_the_one_that_is_named() -> None:
-    nodes = [({"NodeID": f"{n}f" * 8, "NodeManagerHostname": f"host-{n}"}, used) for n, used in enumerate((0.0, 2.0, 1.0))]
+def test_a_drill_takes_the_machine_with_the_most_ranks_or_the_one_that_is_named() -> None:
+    nodes = [({"NodeID": f"{n}f" * 8, "NodeManagerHostname": f"host-{n}"}, ranks) for n, ranks in enumerate((0, 2, 1))]
     assert choose(nodes, None)["NodeManagerHostname"] == "host-1"
     assert choose(nodes, "2f2f")["NodeManagerHostname"] == "host-2"
     assert choose(nodes, "host-0")["NodeManagerHostname"] == "host-0"
     with pytest.raises(UserError, match="one of 0f0f"):
         choose(nodes, "host-9")
-    with pytest.raises(UserError, match="no machine of this cluster has work"):
+    with pytest.raises(UserError, match="no machine of this cluster has a rank of a run"):
         choose(nodes[:1], None)
 
 
