@@ -75,7 +75,8 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "IddpmNonFiniteSteps",
         f"max by ({EACH}) (delta(ray_iddpm_skipped_steps[15m])) > 10 or "
-        f"(max by ({EACH}) (delta(ray_iddpm_skipped_steps[15m])) > 0 unless on ({EACH}) {of_run('loss_scale_log2')})",
+        f"(max by ({EACH}) (delta(ray_iddpm_skipped_steps[15m])) > 0 unless on ({EACH}) "
+        f"max by ({EACH}) (last_over_time(ray_iddpm_loss_scale_log2[15m])))",
         "0m",
         "warning",
         "{{ $labels.run }} skipped steps with non-finite gradients",

@@ -80,6 +80,9 @@ CASES = (
     Case("IddpmNonFiniteSteps", "long ago", ("running: 1x60", "skipped_steps: 0x5 1x60"), False),
     Case("IddpmNonFiniteSteps", "fewer after going back", ("running: 1x60", "skipped_steps: 5x30 3x30"), False),
     Case("IddpmNonFiniteSteps", "fp16 looks for its scale", ("skipped_steps: 0x30 1x30", "loss_scale_log2: 20x60"), False),
+    Case(
+        "IddpmNonFiniteSteps", "fp16, and the run has just ended", ("skipped_steps: 0x30 1x6 stale", "loss_scale_log2: 20x36 stale"), False
+    ),
     Case("IddpmNonFiniteSteps", "fp16 falls apart", ("skipped_steps: 0x30 0+3x30", "loss_scale_log2: 20x60"), True),
     Case("IddpmGpusWithoutJob", "idle", ("gpus AVAILABLE: 4x60", "gpus USED: 0x60"), True),
     Case("IddpmGpusWithoutJob", "used by a job that says nothing", ("gpus AVAILABLE: 1x60", "gpus USED: 3x60"), False),
