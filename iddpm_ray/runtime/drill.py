@@ -14,7 +14,7 @@ from ray.core.generated import autoscaler_pb2
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import Attempt, attempts
-from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.checkpoint.commit import Checkpoint, complete
 from iddpm_ray.checkpoint.marker import MARKER
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.report.accounts import run_account
@@ -90,6 +90,19 @@ def drill(
     return _measured(url, before.number, node=chosen["NodeID"], noticed=noticed, back=back)
 
 
+@dataclass(frozen=True)
+class Back:
+    """The run has come back.
+
+    Attributes:
+        seconds: after the notice.
+        saved_s: after it, of the last checkpoint that the drained attempt made; None if it made none.
+    """
+
+    seconds: float
+    saved_s: float | None
+
+
 def _drain(node: str, *, deadline: float) -> tuple[bool, str]:
     """The notice that Ray gives all ranks; whether it was taken, and why not."""
     preemption = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION  # pyright: ignore[reportAttributeAccessIssue] generated
@@ -146,11 +159,15 @@ def _running(url: str) -> Attempt:
     return known[-1]
 
 
-def _back(url: str, number: int, *, noticed: float, patience_s: float) -> float:
-    """Seconds until a later attempt has committed."""
+def _back(url: str, number: int, *, noticed: float, patience_s: float) -> Back:
+    """Waits until a later attempt has committed."""
+    saved: float | None = None
     while time.time() < noticed + patience_s:
-        if any(one.attempt > number for one in complete(url)):
-            return time.time() - noticed
+        kept = complete(url)
+        marked = [moment for one in kept if one.attempt == number and (moment := _marked(one)) is not None and moment > noticed]
+        saved = max(marked, default=saved)  # looked at while they are there: the next attempt deletes them
+        if any(one.attempt > number for one in kept):
+            return Back(time.time() - noticed, None if saved is None else saved - noticed)
         if (end := next((one.end for one in attempts(url) if one.number == number), None)) and end["why"] in ("finished", "stopped"):
             raise UserError(f"the run {end['why']} before the machine was gone", fix="drill a run with more steps before it")
         time.sleep(POLL_S)
@@ -160,24 +177,30 @@ def _back(url: str, number: int, *, noticed: float, patience_s: float) -> float:
     )
 
 
-def _measured(url: str, number: int, *, node: str, noticed: float, back: float) -> Drill:
+def _measured(url: str, number: int, *, node: str, noticed: float, back: Back) -> Drill:
     known = attempts(url)
     account = run_account(known)
     mine = next(one for one in account.attempts if one.number == number)
     restart = next((one for one in account.restarts if one.attempt == number + 1 and one.stepped), None)
     end = next(one.end for one in known if one.number == number) or {}
     told = [rank["notice"] - noticed for rank in end.get("ranks", {}).values() if rank.get("notice")]
-    saved = [storage.modified(storage.join(one.url, MARKER)) - noticed for one in complete(url) if one.attempt == number]
-    saved = [seconds for seconds in saved if seconds > 0]
     return Drill(
         node=node[:12],
         why=f"{mine.why}{f' ({mine.cause})' if mine.cause else ''}",
         told_s=max(told, default=None),
-        saved_s=max(saved, default=None),
+        saved_s=back.saved_s,
         redone=mine.redone,
-        back_s=back,
+        back_s=back.seconds,
         start_s=None if restart is None else restart.seconds,
     )
+
+
+def _marked(checkpoint: Checkpoint) -> float | None:
+    """When it was marked; None if it has just been deleted."""
+    try:
+        return storage.modified(storage.join(checkpoint.url, MARKER))
+    except FileNotFoundError:
+        return None
 
 
 def _after(seconds: float | None) -> str:

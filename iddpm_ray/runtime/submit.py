@@ -20,6 +20,8 @@ POLL_S = 1.0
 PLACE, DIGEST = "iddpm/place", "iddpm/spec"
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
 STOPPED_S = 330
+# A head that has just started takes jobs a little later than it answers.
+NO_AGENT, AGENT_S = "No available agent to submit job", 60
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,20 @@ class Remote:
             return str(there.submission_id)
         command = shlex.join(["python", "jobs/train.py", *as_overrides(spec)])
         number = len(self.jobs(spec)) + 1
-        try:
-            name = self.client.submit_job(
-                entrypoint=f"exec {command}",
-                submission_id=f"{object_name(spec.run.name)}-{digest[:6]}-{number}",
-                metadata={PLACE: storage.join(spec.run.output_dir, spec.run.name), DIGEST: digest},
-                runtime_env={} if working_dir is None else {"working_dir": working_dir, "excludes": [".venv", ".git", "demo", "tests"]},
-            )
-        except Exception as error:
-            raise UserError("Ray does not take the job", value=_line(error), fix="see the address and its token") from None
+        until = time.monotonic() + AGENT_S
+        while True:
+            try:
+                name = self.client.submit_job(
+                    entrypoint=f"exec {command}",
+                    submission_id=f"{object_name(spec.run.name)}-{digest[:6]}-{number}",
+                    metadata={PLACE: storage.join(spec.run.output_dir, spec.run.name), DIGEST: digest},
+                    runtime_env={} if working_dir is None else {"working_dir": working_dir, "excludes": [".venv", ".git", "demo", "tests"]},
+                )
+                break
+            except Exception as error:
+                if NO_AGENT not in str(error) or time.monotonic() > until:
+                    raise UserError("Ray does not take the job", value=_line(error), fix="see the address and its token") from None
+            time.sleep(POLL_S)
         show(f"submitted as job {name}")
         return name
 

@@ -104,6 +104,7 @@ def test_its_steps_run_in_a_clean_root(tmp_path: Path) -> None:
         f"mkdir {root}/tmp/context",
         *(f"cp -r {ROOT / source} {root}/tmp/context/" for source in context() if "*" not in source),
         f"rm -rf {root}/usr/local/bin {root}/usr/local/lib/python3* {root}/home/ray",
+        *(f"awk -F: '$3 < 1000' /etc/{name} > {root}/etc/{name}" for name in ("passwd", "group")),  # a base image has no people
         f"cp -r {sys.base_prefix}/. {root}/usr/local/",
         f"rm -rf {root}/usr/local/lib/python3.11/site-packages && mkdir {root}/usr/local/lib/python3.11/site-packages",
         f"chroot {root} /usr/local/bin/python3 -m ensurepip --upgrade",

@@ -2,13 +2,15 @@
 
 import runpy
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from train.small_run import small_spec, write_pictures
 
 from iddpm_ray.errors import UserError
-from iddpm_ray.runtime import look
+from iddpm_ray.runtime import drill, look
 from iddpm_ray.runtime.drill import choose
 from iddpm_ray.runtime.look import Reading, Room
 from iddpm_ray.runtime.preflight import Check, machines, reading, saving, table, worst
@@ -96,6 +98,26 @@ def test_a_drill_takes_the_machine_with_the_most_ranks_or_the_one_that_is_named(
         choose(nodes, "host-9")
     with pytest.raises(UserError, match="no machine of this cluster has a rank of a run"):
         choose(nodes[:1], None)
+
+
+def test_a_save_that_the_next_attempt_deletes_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks, and between a look and the question when it was made."""
+    noticed = time.time() - 5
+    old, new = SimpleNamespace(attempt=1, url="/run/old"), SimpleNamespace(attempt=2, url="/run/new")
+    looks = iter([[old], [old, new]])
+    times = iter([noticed + 2])
+
+    def modified(url: str) -> float:
+        if (moment := next(times, None)) is None:
+            raise FileNotFoundError(url)
+        return moment
+
+    monkeypatch.setattr(drill, "complete", lambda url: next(looks))
+    monkeypatch.setattr(drill, "attempts", lambda url: [])
+    monkeypatch.setattr(drill.storage, "modified", modified)
+    back = drill._back("/run", 1, noticed=noticed, patience_s=60)
+    assert back.saved_s == pytest.approx(2)
+    assert back.seconds >= 5
 
 
 @pytest.mark.slow

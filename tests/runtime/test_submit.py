@@ -18,7 +18,9 @@ from train.small_run import run_url, small_spec, write_pictures
 from iddpm_ray.checkpoint.attempts import attempts
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.cli import parse
-from iddpm_ray.runtime.submit import as_overrides, from_here
+from iddpm_ray.errors import UserError
+from iddpm_ray.runtime import submit
+from iddpm_ray.runtime.submit import Remote, as_overrides, from_here
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
 
@@ -48,6 +50,33 @@ def test_paths_mean_where_they_were_typed(tmp_path: Path, monkeypatch: pytest.Mo
     assert from_here(spec).data.path == f"{tmp_path}/pictures/cats"
     far = spec_with({"run.output_dir": "gs://bucket/runs", "data.path": "s3://bucket/cats"})
     assert from_here(far) == far
+
+
+class Late:
+    """A job API whose head takes jobs from the third time on; or never, for another reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason, self.asked = reason, 0
+
+    def list_jobs(self) -> list[Any]:
+        return []
+
+    def submit_job(self, **job: Any) -> str:
+        self.asked += 1
+        if self.asked < 3:
+            raise RuntimeError(f"Request failed with status code 500: {self.reason}.")
+        return str(job["submission_id"])
+
+
+def test_a_head_that_has_just_started_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "POLL_S", 0.0)
+    late: Any = Late("No available agent to submit job, please try again later.")
+    assert Remote(late).submit(spec_with({}), working_dir=None, show=print).endswith("-1")
+    assert late.asked == 3
+    never: Any = Late("the job is refused")
+    with pytest.raises(UserError, match="Ray does not take the job"):
+        Remote(never).submit(spec_with({}), working_dir=None, show=print)
+    assert never.asked == 1
 
 
 def command(*words: str, head: Head | None = None, timeout: float = 400) -> subprocess.CompletedProcess[str]:

@@ -29,6 +29,7 @@ class Shell:
     folder: Path
     environment: dict[str, str]
     ports: dict[str, str]
+    client_port: str
     said: dict[str, str] = field(default_factory=dict)
 
     def type(self, command: str) -> str:
@@ -36,6 +37,7 @@ class Shell:
         given = command
         for port, free in self.ports.items():
             command = command.replace(port, free)
+        command = command.replace("ray start --head", f"ray start --head --ray-client-server-port={self.client_port}")
         if command.startswith("export "):
             self.environment |= dict(word.split("=", 1) for word in command.split()[1:])
             print(f"\n$ {given}", flush=True)
@@ -74,9 +76,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         "RAY_worker_niceness": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    free = [str(port) for port in _free_ports(3)]
+    free = [str(port) for port in _free_ports(4)]
     try:
-        yield Shell(tmp_path, environment, dict(zip(("6379", "8265", "10001"), free, strict=True)))
+        yield Shell(tmp_path, environment, dict(zip(("6379", "8265", "52365"), free[:3], strict=True)), free[3])
     finally:
         _kill_all_with(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
