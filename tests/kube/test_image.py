@@ -109,6 +109,7 @@ def test_its_steps_run_in_a_clean_root(tmp_path: Path) -> None:
         *(f"awk -F: '$3 < 1000' /etc/{name} > {root}/etc/{name}" for name in ("passwd", "group")),  # a base image has no people
         f"cp -r {sys.base_prefix}/. {root}/usr/local/",
         f"rm -rf {root}/usr/local/lib/python3.11/site-packages && mkdir {root}/usr/local/lib/python3.11/site-packages",
+        f"chroot {root} /sbin/ldconfig",  # its libpython was somewhere else
         f"chroot {root} /usr/local/bin/python3 -m ensurepip --upgrade",
         f"ln -sf python3 {root}/usr/local/bin/python && ln -sf pip3 {root}/usr/local/bin/pip",
     ]
