@@ -178,6 +178,7 @@ def test_a_wrong_request_is_one_line(
 def test_the_folder_of_another_job_is_left_alone(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [run(root), "--count", "2", *HERE, "--out", str(tmp_path)]
     assert sample(common) == 0
+    capsys.readouterr()  # its progress
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for extra, said in ((["--seed", "1"], "seed: 0 -> 1"), (["--threads", "2"], "threads: 1 -> 2"), (["--step", "2"], "checkpoint: ")):
         assert sample([*common, *extra]) == 2
