@@ -22,6 +22,7 @@ from iddpm_ray.kube.objects import get
 JOB_PORT, AGENT_PORT = 8265, 52365
 _TICK_S = 0.3
 PATIENCE_S = 900.0
+MOST_FAILED = 6
 
 
 class LocalKube:
@@ -104,6 +105,8 @@ class LocalKube:
         """Waits until something is so."""
         deadline = time.time() + seconds
         while not (found := true()):
+            failed = sum(text.endswith(" has failed") for _, text in self.timeline)
+            assert failed < MOST_FAILED, f"{failed} pods failed while waiting: {what}\n{self.logs()}"
             assert time.time() < deadline, f"not within {seconds:g} s: {what}\n{self.logs()}"
             time.sleep(0.2)
         return found

@@ -17,7 +17,8 @@ from localkube.podspec import PodSpec
 
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"  # /var/run leads there
 # The directories above this Python, which the pods' user has to pass; only their view of the disk is changed.
-_ABOVE = sorted({str(above) for prefix in (sys.prefix, sys.base_prefix) for above in Path(prefix).resolve().parents} - {"/"})
+_PREFIXES = sorted({str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)})
+_ABOVE = sorted({str(above) for prefix in _PREFIXES for above in Path(prefix).parents} - {"/"})
 
 
 _TRIAL = """
@@ -180,6 +181,7 @@ class Kubelet:
         root, disk = pod.folder / f"{kind}-root", pod.folder / f"{kind}-disk"
         root.mkdir()
         binds = {str(self.shared): str(self.shared), str(pod.folder / "ray"): "/tmp/ray"}
+        binds |= {prefix: prefix for prefix in _PREFIXES if prefix.startswith("/tmp/")}  # a pod has a /tmp of its own
         binds |= {str(pod.folder / "maps" / name): place for name, place in pod.spec.mounts.items() if kind == "ray"}
         if kind == "sidecar":
             binds[str(pod.folder / "account")] = ACCOUNT
@@ -195,10 +197,10 @@ class Kubelet:
             f"mount -t tmpfs tmpfs {root}/tmp",
             f"hostname {pod.name}",  # ranks find each other by what a machine calls itself
             f"printf '127.0.0.1 localhost\\n{self.network.address(pod.last)} {pod.name}\\n' > {root}/etc/hosts",
-            *(f"chmod o+rx {root}{place}" for place in _ABOVE),
         ]
         for source, place in binds.items():
             lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
+        lines += [f"chmod o+rx {root}{place}" for place in _ABOVE]
         workdir = self.shared / "app"
         program = f"cd {workdir} && exec {shlex.join(command)}"
         # To become another user forgets that one is to die with one's parent.
