@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
+from processes import free_ports, kill_all_with
 
 from iddpm_ray.kube.alerts import groups
 
@@ -161,23 +160,3 @@ def until(true: Callable[[], bool], *, what: str, patience_s: float = PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, f"not within {patience_s:g} s: {what}"
         time.sleep(0.5)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def kill_all_with(name: str, value: str) -> None:
-    """Ends the processes in whose environment this stands: those that this file started, and theirs."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(name) == value:
-                process.kill()
-        except psutil.Error:
-            continue

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from processes import free_ports, kill_all_with
 from train.small_run import run_url, small_spec, write_pictures
 
 from iddpm_ray.checkpoint.commit import complete
@@ -72,7 +71,7 @@ def started_head(workdir: Path, auth: dict[str, str]) -> Iterator[Head]:
         "RAY_TMPDIR": scratch,
         "RAY_worker_niceness": "0",
     }
-    ports = _free_ports(4)
+    ports = free_ports(4)
     options = {"port": ports[0], "dashboard-port": ports[1], "dashboard-agent-listen-port": ports[2], "ray-client-server-port": ports[3]}
     command = [RAY, "start", "--head", "--block", "--num-cpus=4", "--disable-usage-stats", f"--temp-dir={scratch}"]
     command += ["--object-store-memory=100000000", *(f"--{name}={port}" for name, port in options.items())]
@@ -83,19 +82,9 @@ def started_head(workdir: Path, auth: dict[str, str]) -> Iterator[Head]:
         _wait_for(f"{address}/api/jobs/", process, workdir / "head.log")
         yield Head(address, workdir, environment)
     finally:
-        _kill_all_with(scratch)
+        kill_all_with("RAY_TMPDIR", scratch)
         process.wait(30)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -112,15 +101,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.5)
-
-
-def _kill_all_with(scratch: str) -> None:
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("RAY_TMPDIR") == scratch:
-                process.kill()
-        except psutil.Error:
-            continue
 
 
 def spec_of(root: Path, name: str, **train: Any) -> JobSpec:

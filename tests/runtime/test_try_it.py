@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from runtime.test_job_submit import _free_ports, _kill_all_with
+from processes import free_ports, kill_all_with
 
 from iddpm_ray.checkpoint.attempts import attempts
 from iddpm_ray.evaluate.digits import export_digits
@@ -76,11 +76,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         "RAY_worker_niceness": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    free = [str(port) for port in _free_ports(4)]
+    free = [str(port) for port in free_ports(4)]
     try:
         yield Shell(tmp_path, environment, dict(zip(("6379", "8265", "52365"), free[:3], strict=True)), free[3])
     finally:
-        _kill_all_with(scratch)
+        kill_all_with("RAY_TMPDIR", scratch)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
