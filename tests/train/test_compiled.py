@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.utils import fresh_cache
 from train.small_run import run_url, small_spec, write_pictures
 
 from iddpm_ray.spec.text import dump_yaml
+from iddpm_ray.train import compiled
 from iddpm_ray.train.compiled import CompiledCode
 
 PROGRAM = """
@@ -39,10 +41,57 @@ def test_only_a_compiled_network_has_code_to_keep(tmp_path: Path) -> None:
     assert beside.url != other.url
 
 
+def code_url(root: Path, microbatch: int | str | None = None) -> str:
+    code = CompiledCode.of(small_spec(root, optim={"compile": True, "microbatch": microbatch}), "run", device=torch.device("cpu"))
+    assert code is not None
+    return code.url
+
+
+def test_every_cut_of_the_batch_has_code_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = {code_url(tmp_path), code_url(tmp_path, 2), code_url(tmp_path, "auto")}
+    assert len(alone) == 3
+    monkeypatch.setattr(compiled, "world_size", lambda: 2)
+    assert code_url(tmp_path) not in alone
+
+
+def test_code_compiled_later_is_kept_too_and_code_that_was_there_is_not_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+
+    def product(rows: int) -> None:
+        torch.compile(torch.mm, dynamic=False)(torch.ones(rows, 3), torch.ones(3, 2))
+
+    def kept(code: CompiledCode) -> bool:
+        before = len(list(folder.glob("*")))
+        code.keep()
+        return len(list(folder.glob("*"))) > before
+
+    try:
+        with fresh_cache():
+            torch.compiler.reset()
+            code = CompiledCode(str(folder))
+            product(4)
+            assert kept(code)
+            assert not kept(code)
+            product(5)
+            assert kept(code)
+        with fresh_cache():  # as on another machine
+            torch.compiler.reset()
+            later = CompiledCode(str(folder))
+            assert later.take()
+            product(4)
+            product(5)
+            assert not kept(later)
+            product(6)
+            assert kept(later)
+    finally:
+        torch.compiler.reset()
+
+
 def test_code_that_cannot_be_read_costs_only_time(tmp_path: Path) -> None:
-    code = CompiledCode(str(tmp_path / "code.bin"))
+    code = CompiledCode(str(tmp_path / "code"))
     assert not code.take()
-    (tmp_path / "code.bin").write_bytes(b"cut short")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "0.bin").write_bytes(b"cut short")
     assert not code.take()
 
 
