@@ -1,5 +1,6 @@
 """What exactness depends on: recorded with every attempt, compared at a restart, and said in one line when it differs."""
 
+import hashlib
 import platform
 from collections.abc import Mapping
 
@@ -8,13 +9,15 @@ import PIL
 import torch
 
 import iddpm_ray
+from iddpm_ray.parallel.collective import all_gather_rows
 from iddpm_ray.spec.spec import JobSpec
 
 
 def conditions(spec: JobSpec, *, world_size: int, microbatch: int, device: torch.device) -> dict[str, str]:
-    """Topology, device, versions, threads, microbatch and precision flags, as text."""
+    """Topology, device, versions, threads, microbatch and precision flags, as text. A collective where ranks have GPUs."""
     return {
         "workers": str(world_size),
+        **(_of_gpus(platform.node(), device=device) if device.type == "cuda" else {}),
         "device": device_model(device),
         "threads a worker": str(torch.get_num_threads()),
         "microbatch": str(microbatch),
@@ -25,6 +28,28 @@ def conditions(spec: JobSpec, *, world_size: int, microbatch: int, device: torch
         "pillow": PIL.__version__,
         "python": platform.python_version(),
     }
+
+
+def _of_gpus(host: str, *, device: torch.device) -> dict[str, str]:
+    """Which ranks share a machine, which decides in what order NCCL adds, and the versions of what computes. A collective."""
+    return {
+        "machine of each rank": machines(host, device=device),
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "nccl": ".".join(str(number) for number in torch.cuda.nccl.version()),
+    }
+
+
+def machines(host: str, *, device: torch.device) -> str:
+    """The machine of every rank in rank order, numbered as they first appear: `0 0 1 1`. A collective.
+
+    Args:
+        host: this rank's name of its machine.
+    """
+    own = int.from_bytes(hashlib.sha256(host.encode()).digest()[:8], "big", signed=True)
+    of_ranks = all_gather_rows(torch.tensor(own, device=device)).tolist()
+    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(of_ranks))}
+    return " ".join(str(numbers[machine]) for machine in of_ranks)
 
 
 def arithmetic(spec: JobSpec) -> dict[str, str]:
