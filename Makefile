@@ -7,11 +7,13 @@ READY := .venv/made-from-constraints
 
 venv: $(READY)
 
+# Bytecode is made here, on all cores: where PYTHONDONTWRITEBYTECODE is set, every process of Ray would compile everything again.
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib iddpm_ray || true
 	@touch $@
 
 demo: $(READY)
