@@ -26,7 +26,8 @@ def kit_of(spec: JobSpec, *, known: int | None = None) -> Kit:
 
 def live_bytes() -> int:
     """Bytes of all tensors that somebody holds, gradients among them."""
-    held = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    gc.collect()  # what earlier tests left
+    held = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]  # none of the compiler's
     held += [one.grad for one in held if one.is_leaf and one.grad is not None]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held if one.device.type == "cpu"}
     return sum(storages.values())
