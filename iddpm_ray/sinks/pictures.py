@@ -40,6 +40,11 @@ def sheet(pictures: Tensor, *, columns: int, margin: int = 2) -> Tensor:
     return out
 
 
+def is_kept(run_url: str, name: str, step: int) -> bool:
+    """Whether an attempt of the run has written the picture of that name and step."""
+    return any(file.path.startswith(f"step-{step:08d}.") for file in storage.find(storage.join(run_url, name)))
+
+
 class PictureSink:
     """Keeps pictures until a commit and then writes each to `{name}/step-{step}.a{attempt}.png`."""
 

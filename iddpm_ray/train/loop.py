@@ -69,6 +69,9 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
     words: Words | None = None
     evacuation: Evacuation | None = None
     wishes, due_done = Wish.NONE, clock.is_over(state.step)
+    if state.step and not due_done and clock.due(state.step).sample and preview.is_owed(place.url, session, step=state.step, group=group):
+        ledger.phase("sample")
+        recorder.pictures(preview.GRID, preview.draw(spec, kit, session, sources=sources))
     ledger.phase("first step")
     try:
         while not due_done and not wishes & (Wish.STOP | Wish.LEAVE):
@@ -123,7 +126,7 @@ def train(spec: JobSpec, session: Session, *, sources: Sources, place: Place) ->
                 continue
             if due.sample:
                 ledger.phase("sample")
-                recorder.pictures("samples", preview.draw(spec, kit, session, sources=sources))
+                recorder.pictures(preview.GRID, preview.draw(spec, kit, session, sources=sources))
             if due.save or Wish.SAVE in wishes:
                 ledger.phase("save")
                 saver.start()

@@ -10,7 +10,8 @@ from iddpm_ray.diffusion.condition import drawing_condition
 from iddpm_ray.diffusion.draws import Purpose
 from iddpm_ray.diffusion.loss import training_losses
 from iddpm_ray.diffusion.seeded import draw_pictures
-from iddpm_ray.parallel.collective import gather_ragged
+from iddpm_ray.parallel.collective import Group, broadcast_bytes, gather_ragged
+from iddpm_ray.sinks.pictures import is_kept
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.inputs import condition, to_float
 from iddpm_ray.train.session import Session
@@ -20,6 +21,7 @@ from iddpm_ray.train.step import under_autocast
 
 # Successive multiples of this, modulo 1, fill the unit interval evenly, so neighbouring rows meet distant timesteps.
 GOLDEN_RATIO = 0.6180339887498949
+GRID = "samples"
 
 
 def validate(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> dict[str, float]:
@@ -62,6 +64,12 @@ def validate(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> 
 
 def _timesteps(positions: Tensor, *, num_timesteps: int) -> Tensor:
     return ((positions.double() * GOLDEN_RATIO + 0.5) % 1.0 * num_timesteps).long().clamp(max=num_timesteps - 1)
+
+
+def is_owed(run_url: str, session: Session, *, step: int, group: Group) -> bool:
+    """Whether the grid of a step is missing, because an attempt that a preemption ended had no time for it. A collective."""
+    owed = session.rank == 0 and not is_kept(run_url, GRID, step)
+    return bool(broadcast_bytes(b"owed" if owed else b"", group=group))
 
 
 def draw(spec: JobSpec, kit: Kit, session: Session, *, sources: Sources) -> Tensor:

@@ -127,3 +127,14 @@ def test_a_machine_that_dies_after_the_emergency_save_costs_no_step(root: Path) 
     assert complete(run_url(spec))[0].step == 6
     run_ranks(start, 3, spec)
     assert_same_run(spec_of(root, "undisturbed"), spec)
+
+
+def test_the_grid_of_the_step_at_which_a_notice_came_is_drawn_by_the_next_attempt(root: Path) -> None:
+    sections = {"sample": {"every": "6 steps", "count": 4, "respacing": "2"}, "train": {"global_batch": 7, "duration": "8 steps"}}
+    undisturbed, spec = (spec_of(root, name, **sections) for name in ("grids", "grid-owed"))
+    run_ranks(start, 2, undisturbed)
+    run_ranks(noticed, 2, spec, Notice(0.01, (0,)))
+    assert [one.step for one in complete(run_url(spec))] == [6]
+    run_ranks(start, 2, spec)
+    (grid,), (owed,) = ([path.read_bytes() for path in Path(run_url(one), "samples").iterdir()] for one in (undisturbed, spec))
+    assert grid == owed
