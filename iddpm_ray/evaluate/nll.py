@@ -107,11 +107,12 @@ def drawn_terms(
 def noise_variance(vb: NDArray[np.float64]) -> NDArray[np.float64]:
     """What the noises add to the variance of each picture's bound, [N], from its terms [N, T] under one noise a timestep.
 
-    Neighbouring terms differ by their noises and by the slope of the curve, so half their squared differences are a little too large
-    (von Neumann 1941). The decoder's term has no neighbour of its kind and is counted as the one beside it.
+    A term less the mean of its neighbours shows the noises alone where the curve is straight: a sixth of the squares of second
+    differences (Gasser, Sroka and Jennen-Steinmetz 1986). The ends, and the decoder's term, which has no neighbour of its kind, count as
+    those beside them; of fewer than four terms nothing can be said, and 0 is.
     """
     kl = vb[:, :-1]  # the noisiest first; the last column is the decoder's
-    if kl.shape[1] < 2:
+    if kl.shape[1] < 3:
         return np.zeros(len(vb))
-    squares = np.diff(kl, axis=1) ** 2 / 2
-    return squares.sum(axis=1) + 2 * squares[:, -1]
+    squares = np.diff(kl, n=2, axis=1) ** 2 / 6
+    return squares.sum(axis=1) + squares[:, 0] + 2 * squares[:, -1]

@@ -125,5 +125,5 @@ def test_the_noise_variance_of_the_whole_bound_is_about_right() -> None:
     bounds = [whole_bound(diffusion, network, those, noise=seeded_noise(those, num_timesteps=100, seed=seed)) for seed in range(60)]
     totals = torch.stack([bound.total_bpd for bound in bounds]).var(dim=0).numpy()
     said = np.mean([noise_variance(bound.vb.numpy()) for bound in bounds], axis=0)
-    assert (said > 0.3 * totals).all()
-    assert (said < 10 * totals).all()
+    assert (said > 0.6 * totals).all()
+    assert (said < 1.6 * totals).all()
