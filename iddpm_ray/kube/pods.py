@@ -49,7 +49,7 @@ def cluster_spec(spec: JobSpec, *, spec_map: str | None = None) -> Data:
             "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
             "securityContext": {**POD_AS_CONTAINER, **LOCKED},
         },
-        "headGroupSpec": _head(image, spec_map=spec_map),
+        "headGroupSpec": _head(spec, image, spec_map=spec_map),
         "workerGroupSpecs": [_workers(spec, cut, image, kind=kind, priority=len(kinds) - place) for place, kind in enumerate(kinds)],
     }
 
@@ -57,7 +57,7 @@ def cluster_spec(spec: JobSpec, *, spec_map: str | None = None) -> Data:
 POD_AS_CONTAINER: Data = {name: value for name, value in POD_LOCKED.items() if name != "fsGroup"}
 
 
-def _head(image: str, *, spec_map: str | None) -> Data:
+def _head(spec: JobSpec, image: str, *, spec_map: str | None) -> Data:
     container = {
         "name": "ray-head",
         "image": image,
@@ -69,6 +69,7 @@ def _head(image: str, *, spec_map: str | None) -> Data:
             RAY_DASHBOARD_MAX_EVENTS_TO_CACHE=1000,
             RAY_USAGE_STATS_ENABLED=0,
         ),
+        **_from_secrets(spec),
         "resources": {
             "requests": {"cpu": str(HEAD_CPUS), "memory": f"{HEAD_GIB}Gi"},
             "limits": {"memory": f"{HEAD_GIB}Gi"},
@@ -119,6 +120,7 @@ def _workers(spec: JobSpec, cut: Shape, image: str, *, kind: str, priority: int)
                 "image": image,
                 "ports": [{"name": "metrics", "containerPort": 8080}],
                 "env": _environment(RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=cut.drain_s),
+                **_from_secrets(spec),
                 "resources": {"requests": amounts | gpus, "limits": {"memory": amounts["memory"]} | gpus},
                 "securityContext": LOCKED,
                 "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -161,3 +163,8 @@ def _shm(size: int) -> Data:
 
 def _environment(**values: int) -> list[Data]:
     return [{"name": name, "value": str(value)} for name, value in values.items()]
+
+
+def _from_secrets(spec: JobSpec) -> Data:
+    """Whatever stands in the run's Secrets as variables; a Secret that is not there keeps the pod from starting, and kubectl says so."""
+    return {"envFrom": [{"secretRef": {"name": name}} for name in spec.kube.secrets]} if spec.kube.secrets else {}

@@ -1,8 +1,10 @@
 """Section `kube`: the machines and pods of a run on Kubernetes; read by `jobs/cluster.py`, by nothing else."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from iddpm_ray.spec.mark import Section, may_change
+from pydantic import StringConstraints
+
+from iddpm_ray.spec.mark import AsTuple, Section, may_change
 
 Machine = Literal[
     "e2-standard-4",
@@ -28,6 +30,8 @@ Machine = Literal[
     "a3-highgpu-8g",
 ]
 
+SecretName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+
 
 class KubeSpec(Section):
     """The machines and pods of a run on Kubernetes."""
@@ -44,3 +48,6 @@ class KubeSpec(Section):
         15, "what a pod has between notice and end of a spot machine: 105 in pools of 120 s of notice", unit="seconds"
     )
     preflight: bool = may_change(False, "check cluster, storage and data first, as part of the job", unit="yes or no")
+    secrets: Annotated[tuple[SecretName, ...], AsTuple] = may_change(
+        (), "Secrets of the namespace whose keys are environment variables of every pod: of a tracker, of S3", unit="names"
+    )

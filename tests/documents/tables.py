@@ -22,6 +22,7 @@ KUBECTL: dict[str, set[str]] = {
     "config current-context": set(),
     "cp": NAMESPACED | {"--container", "-c"},
     "create": NAMESPACED | {"--filename", "-f", "--dry-run"},
+    "create secret generic": NAMESPACED | {"--from-env-file", "--from-literal", "--dry-run"},
     "delete": NAMESPACED
     | {"--filename", "-f", "--kustomize", "-k", "--selector", "-l", "--wait", "--grace-period", "--force", "--ignore-not-found"},
     "describe": NAMESPACED | {"--selector", "-l"},

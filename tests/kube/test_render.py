@@ -161,6 +161,14 @@ def test_preflight_is_the_first_step_where_it_is_wanted() -> None:
     assert entrypoint == "python jobs/cluster.py preflight /etc/iddpm/spec.yaml && exec python jobs/train.py /etc/iddpm/spec.yaml"
 
 
+def test_secrets_are_variables_of_every_container_and_their_names_are_kubernetes_names() -> None:
+    cluster = render.job(spec_with("kube.secrets=[wandb, s3.keys]"))[1]["spec"]["rayClusterSpec"]
+    wanted = [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "s3.keys"}}]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert [container["envFrom"] for container in group["template"]["spec"]["containers"]] == [wanted]
+    assert "kube.secrets" in refusal("kube.secrets=[My_Key]")
+
+
 def test_judging_needs_neither_torch_nor_ray() -> None:
     for path in (ROOT / "iddpm_ray/kube").glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

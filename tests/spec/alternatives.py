@@ -176,6 +176,7 @@ ALTERNATIVES: dict[str, Alternative] = {
     "kube.capacity": Alternative("on-demand", POD),
     "kube.reclaim_window_s": Alternative(105, POD),
     "kube.preflight": Alternative(True, POD),
+    "kube.secrets": Alternative(["wandb"], POD),
 }
 
 REFUSED: dict[str, Any] = {"cluster.mesh.fsdp": 2, "cluster.mesh.tensor": 2}

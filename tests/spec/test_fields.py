@@ -36,7 +36,7 @@ MAY_CHANGE = {
     "cluster": "address workers cpus_per_worker gpus_per_worker threads_per_worker accelerator_type placement max_failures "
     "max_fruitless max_hours collective_timeout_s hang_timeout_s grow_every_s start_timeout_s object_store_gib price_per_worker_hour",
     "cluster.mesh": "data fsdp tensor",
-    "kube": "image namespace machine capacity reclaim_window_s preflight",
+    "kube": "image namespace machine capacity reclaim_window_s preflight secrets",
 }
 
 
