@@ -365,8 +365,9 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
     known = attempts(chaos.url)
     account = run_account(known)
     redone = {one.number: one.redone for one in account.attempts}
+    ended_by = {fault.attempt: fault.number for fault in chaos.faults}  # of two faults in one attempt the later one: the first was borne
     for fault in chaos.faults:
-        fault.redone = redone.get(fault.attempt, 0)
+        fault.redone = redone.get(fault.attempt, 0) if ended_by[fault.attempt] == fault.number else 0
     torn = 0
     flipped_here = {fault.damaged for fault in chaos.faults}
     for checkpoint in complete(chaos.url):
