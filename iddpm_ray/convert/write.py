@@ -1,13 +1,16 @@
 """Writes a network in another format, reads it back, and keeps what was written only if both say the same."""
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from iddpm_ray import storage
@@ -29,7 +32,14 @@ Say = Callable[[str], None]
 
 
 def write_model(
-    model: Model, url: str, *, say: Say, overwrite: bool = False, respacing: str | None = None, tolerance: float = agree.TOLERANCE
+    model: Model,
+    url: str,
+    *,
+    say: Say,
+    overwrite: bool = False,
+    respacing: str | None = None,
+    tolerance: float = agree.TOLERANCE,
+    use_up: bool = False,
 ) -> None:
     """Writes the network where and as the URL's ending says: `.safetensors`, `.pt`, or else a folder of diffusers.
 
@@ -38,6 +48,7 @@ def write_model(
         overwrite: replace what is there.
         respacing: for diffusers, export the process shortened so.
         tolerance: of outputs, as a share of the largest.
+        use_up: let go of the model's tensors once they are written, so that never two networks are in memory.
 
     Raises:
         CheckpointError: the format cannot express the network, what was written does not say the same, or cannot be written.
@@ -48,55 +59,91 @@ def write_model(
         raise SpecError("--respacing", value=respacing, fix="has no effect but on a folder of diffusers, whose scheduler holds the process")
     if url.endswith(".safetensors"):
         beside = f"{name.removesuffix('.safetensors')}.md"
-        write_files(url, lambda folder: _safetensors(model, Path(folder), name, beside, say), overwrite=overwrite, beside=(beside,))
+        write_files(url, lambda folder: _safetensors(model, Path(folder), name, beside, say, use_up), overwrite=overwrite, beside=(beside,))
     elif url.endswith(PICKLES):
-        write_files(url, lambda folder: _openai(model, Path(folder) / name, say), overwrite=overwrite)
+        write_files(url, lambda folder: _openai(model, Path(folder) / name, say, use_up), overwrite=overwrite)
     else:
-        write_folder(url, lambda folder: _diffusers(model, Path(folder), name, respacing, tolerance, say), overwrite=overwrite)
+        write_folder(url, lambda folder: _diffusers(model, Path(folder), name, respacing, tolerance, say, use_up), overwrite=overwrite)
 
 
-def _safetensors(model: Model, folder: Path, name: str, beside: str, say: Say) -> None:
+@dataclass(frozen=True)
+class _Before:
+    """What a network was before it was written, in little memory.
+
+    Attributes:
+        digests: SHA-256 of every tensor.
+        outputs: [2, C, H, W] on the fixed inputs.
+    """
+
+    digests: Mapping[str, bytes]
+    inputs: agree.Inputs
+    outputs: Tensor
+
+    @classmethod
+    def of(cls, model: Model, *, num_timesteps: int) -> "_Before":
+        network = model.network()
+        inputs = agree.fixed_inputs(network, num_timesteps=num_timesteps)
+        with torch.inference_mode():
+            return cls(_digests(model.tensors), inputs, inputs.ours(network))
+
+    def check_weights(self, after: Mapping[str, Tensor], *, name: str) -> None:
+        """Raises a CheckpointError naming the first that is not what it was."""
+        digests = _digests(after)
+        wrong = [key for key in self.digests.keys() | digests.keys() if self.digests.get(key) != digests.get(key)]
+        if wrong:
+            raise CheckpointError(f"{name} does not give {sorted(wrong)[0]} back as it was", fix="mend the disk, or report this")
+
+    def check_outputs(self, after: Model, *, say: Say) -> None:
+        """Raises a CheckpointError unless a network of ours answers as before, bit for bit."""
+        network = after.network()
+        found = agree.compare(lambda: self.outputs, lambda: self.inputs.ours(network))
+        if found.difference != 0:
+            raise CheckpointError(f"outputs before and after differ: {found.describe()}", fix="report this with the spec")
+        say(f"{len(self.digests)} tensors equal, outputs before and after equal: {found.describe()}")
+
+
+def _digests(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """SHA-256 of each tensor's shape and bytes."""
+    found = {}
+    for name, tensor in tensors.items():
+        digest = hashlib.sha256(repr(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        found[name] = digest.digest()
+    return found
+
+
+def _safetensors(model: Model, folder: Path, name: str, beside: str, say: Say, use_up: bool) -> None:
     path = folder / name
-    write_safetensors(str(path), model)
+    before = _Before.of(model, num_timesteps=model.spec.diffusion.timesteps)
     (folder / beside).write_text(card(model, name=name, library="iddpm_ray"), encoding="utf-8")
+    write_safetensors(str(path), model)
+    if use_up:
+        model.tensors.clear()
     file = read_weights(str(path))
     back = model_of(file.tensors, file.metadata, name=name)
     if (back.spec, back.classes) != (model.spec, model.classes):
         raise CheckpointError(f"{name} does not give its spec and classes back", fix="report this with the spec")
-    _same_weights(model.tensors, back.tensors, name=name)
-    _same_outputs(model, back, say=say)
+    before.check_weights(back.tensors, name=name)
+    before.check_outputs(back, say=say)
     say(f"{name}: sha256 {file.sha256}")
 
 
-def _openai(model: Model, path: Path, say: Say) -> None:
+def _openai(model: Model, path: Path, say: Say, use_up: bool) -> None:
     """As OpenAI's programs save: a state dict by torch.save."""
-    names = model.network().state_dict()
-    torch.save({name: model.tensors[name].contiguous() for name in names}, path)
+    before = _Before.of(model, num_timesteps=model.spec.diffusion.timesteps)
+    torch.save({name: model.tensors[name].contiguous() for name in model.network().state_dict()}, path)
+    if use_up:
+        model.tensors.clear()
     file = read_weights(str(path))
     recognise({key: tuple(tensor.shape) for key, tensor in file.tensors.items()}, name=path.name)
-    _same_weights(model.tensors, file.tensors, name=path.name)
-    _same_outputs(model, Model(model.spec, model.classes, file.tensors, path.name), say=say)
+    before.check_weights(file.tensors, name=path.name)
+    before.check_outputs(Model(model.spec, model.classes, file.tensors, path.name), say=say)
     say(f"{path.name}: sha256 {file.sha256}")
 
 
-def _same_weights(before: dict[str, Tensor], after: dict[str, Tensor], *, name: str) -> None:
-    wrong = [
-        key for key in before.keys() | after.keys() if key not in before or key not in after or not torch.equal(before[key], after[key])
-    ]
-    if wrong:
-        raise CheckpointError(f"{name} does not give {sorted(wrong)[0]} back as it was", fix="mend the disk, or report this")
-
-
-def _same_outputs(before: Model, after: Model, *, say: Say) -> None:
-    one, other = before.network(), after.network()
-    inputs = agree.fixed_inputs(one, num_timesteps=before.spec.diffusion.timesteps)
-    found = agree.compare(lambda: inputs.ours(one), lambda: inputs.ours(other))
-    if found.difference != 0:
-        raise CheckpointError(f"outputs before and after differ: {found.describe()}", fix="report this with the spec")
-    say(f"{len(before.tensors)} tensors equal, outputs before and after equal: {found.describe()}")
-
-
-def _diffusers(model: Model, folder: Path, name: str, respacing: str | None, tolerance: float, say: Say) -> None:
+def _diffusers(model: Model, folder: Path, name: str, respacing: str | None, tolerance: float, say: Say, use_up: bool) -> None:
+    betas = process_of(model.spec.diffusion, respacing=respacing).tables.betas.numpy()
+    before = _Before.of(model, num_timesteps=len(betas))
     rows = model.tensors["label_emb.weight"].shape[0] if model.spec.model.class_cond else None
     config = unet_config(model.spec, label_rows=rows)
     scheduler = scheduler_config(model.spec.diffusion, respacing=respacing)
@@ -109,19 +156,21 @@ def _diffusers(model: Model, folder: Path, name: str, respacing: str | None, tol
     for place, value in (("model_index.json", index), ("unet/config.json", config), ("scheduler/scheduler_config.json", scheduler)):
         (folder / place).parent.mkdir(exist_ok=True)
         (folder / place).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(card(model, name=name, library="diffusers"), encoding="utf-8")
     layout = layout_of(model.spec)
     weights = folder / "unet" / WEIGHTS_FILES[0]
     _save_diffusers(weights, model, layout)
-    _same_weights(model.tensors, from_diffusers(read_weights(str(weights)).tensors, layout), name=weights.name)
+    if use_up:
+        model.tensors.clear()
+    before.check_weights(from_diffusers(read_weights(str(weights)).tensors, layout), name=weights.name)
     if model.classes:
         (folder / LABELS_FILE).write_text(labels_json(model), encoding="utf-8")
-    (folder / "README.md").write_text(card(model, name=name, library="diffusers"), encoding="utf-8")
     try:
         import diffusers
     except ImportError:
         say("diffusers is not installed, so nothing was compared with it (pip install diffusers)")
     else:
-        _compare_diffusers(diffusers, model, config, scheduler, weights, respacing, tolerance, say)
+        _compare_diffusers(diffusers, before, betas, config, scheduler, weights, tolerance, say)
     say(f"{weights.name}: sha256 {sha256_of(str(weights))}")
 
 
@@ -134,23 +183,21 @@ def _save_diffusers(path: Path, model: Model, layout: Any) -> None:
 
 def _compare_diffusers(
     diffusers: Any,
-    model: Model,
+    before: _Before,
+    betas: NDArray[np.float64],
     config: dict[str, Any],
     scheduler: dict[str, Any],
     weights: Path,
-    respacing: str | None,
     tolerance: float,
     say: Say,
 ) -> None:
     """Runs diffusers' own network on what was written, and compares its betas."""
     theirs_betas = diffusers.DDPMScheduler.from_config(scheduler).betas.double().numpy()
-    betas = process_of(model.spec.diffusion, respacing=respacing).tables.betas.numpy()
     off = float(np.abs(theirs_betas - betas).max())
     if off > 1e-6:
         raise CheckpointError(
             f"DDPMScheduler's betas differ from the spec's by {off:.3g}", fix=f"report this with diffusers {diffusers.__version__}"
         )
-    ours = model.network()
     with torch.device("meta"):
         theirs = diffusers.UNet2DModel.from_config(config)
     try:
@@ -161,8 +208,8 @@ def _compare_diffusers(
             fix="report this with the spec",
         ) from None
     theirs.eval()
-    inputs = agree.fixed_inputs(ours, num_timesteps=len(betas))
+    inputs = before.inputs
     labels = {} if inputs.y is None else {"class_labels": inputs.y}
-    found = agree.compare(lambda: inputs.ours(ours), lambda: theirs(inputs.x, inputs.t, **labels).sample)
+    found = agree.compare(lambda: before.outputs, lambda: theirs(inputs.x, inputs.t, **labels).sample)
     agree.accept(found, who=f"this package and diffusers {diffusers.__version__}", tolerance=tolerance)
     say(f"diffusers {diffusers.__version__} says the same: {found.describe()}; betas differ by at most {off:.3g}")
