@@ -1,6 +1,7 @@
 """A run's objects for `kubectl apply`: the RayJob with its spec beside it, or the RayCluster alone. A pure function of the spec."""
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,8 @@ COLD_START_S = 1800  # a machine with a GPU may take so long to come
 LATE_S = 600  # after `cluster.max_hours` the run still saves
 TTL_S = 600
 SPEC_FILE = "spec.yaml"
+# What reads the same in YAML 1.1 and 1.2, and in kubectl's mixture of both: begins with a letter or a slash and is no word of theirs.
+_PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[a-z/].*", re.IGNORECASE)
 
 
 def job(spec: JobSpec) -> list[Data]:
@@ -82,7 +85,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+    style = "|" if "\n" in data else None if _PLAIN.fullmatch(data) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
 _Dumper.add_representer(str, _text)

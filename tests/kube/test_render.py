@@ -1,6 +1,9 @@
 """What is rendered is a function of the spec, fits its machines, and is what Ray's own autoscaler reads out of it."""
 
 import ast
+import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -42,6 +45,30 @@ def test_committed_examples_are_what_is_rendered(path: Path) -> None:
         committed = (path.parent / f"{path.stem}.{kind}.yaml").read_text(encoding="utf-8")
         assert committed == render.to_yaml(objects)
         assert list(yaml.safe_load_all(committed)) == objects
+
+
+LOOKS_LIKE_MORE = """
+1e-4 12e3 13848743748e0030 1E5 +1.e2 0o17 0x1f 0b11 017 1_000 12:30 12:30:45.5 .5 -7 +1 1.5 .inf -.INF .nan
+2026-11-20 2026-11-20T10:00:00Z 8Gi y N yes No ON off true FALSE null NULL ~ = <<
+"""
+
+
+def test_text_that_looks_like_a_number_or_a_word_of_yaml_is_quoted() -> None:
+    """By the rules of YAML 1.1, YAML 1.2, and kubectl, which has some of each."""
+    for text in LOOKS_LIKE_MORE.split():
+        assert render.to_yaml([{"key": text, text: 1}]) == f"key: '{text}'\n'{text}': 1\n"
+    for text in ("cats", "/dev/shm", "gs://bucket/runs", "no-cats", "yes2", "e3", "python jobs/train.py"):
+        assert render.to_yaml([{"key": text}]) == f"key: {text}\n"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed: what it makes of the text is not asked")
+def test_kubectl_reads_text_as_text(tmp_path: Path) -> None:
+    data = {f"key{place}": text for place, text in enumerate(LOOKS_LIKE_MORE.split())}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": data}, "data": data}
+    (tmp_path / "made.yaml").write_text(render.to_yaml([made]))
+    command = ["kubectl", "label", "--local", "--filename", str(tmp_path / "made.yaml"), "--output", "json", "a=b"]
+    read = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert (read["data"], read["metadata"]["annotations"]) == (data, data)
 
 
 def test_the_spec_travels_whole_and_waits_for_cold_machines() -> None:
