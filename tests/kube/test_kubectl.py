@@ -13,6 +13,7 @@ from kube.test_render import spec_with
 
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube import kubectl
+from iddpm_ray.runtime import send
 
 PROGRAM = f"""#!{sys.executable}
 import json, pathlib, sys
@@ -126,6 +127,27 @@ def test_stop_asks_ray_and_waits_and_deletes_nothing(stand: Stand, show: Callabl
     asked = [words for words in stand.heard if "stop" in words]
     assert [words[words.index("--") + 1 :] for words in asked] == [["ray", "job", "stop", "--no-wait", "cats-1"]]
     assert not [words for words in stand.heard if words[0] == "delete"]
+
+
+@pytest.mark.parametrize("states", [[], [job("Complete", "SUCCEEDED")], [job("Failed", "FAILED")], [job("ValidationFailed")]])
+def test_the_objects_of_a_run_that_has_ended_can_be_deleted(
+    stand: Stand, show: Callable[[str], None], states: list[dict[str, Any]]
+) -> None:
+    stand.is_("", states)
+    assert send.stop(spec_with(), address=None, forget=True, show=show) == 0
+    assert [words[:2] for words in stand.heard if words[0] != "get"] == [["delete", "rayjob,configmap"]]
+
+
+def test_a_run_under_way_is_stopped_before_its_objects_are_deleted(stand: Stand, show: Callable[[str], None]) -> None:
+    running = job("Running", "RUNNING")
+    stand.is_("", [running, running, job("Complete", "STOPPED")])
+    assert send.stop(spec_with(), address=None, forget=True, show=show) == 0
+    assert [words[0] for words in stand.heard if "stop" in words or words[0] == "delete"] == ["exec", "delete"]
+
+
+def test_forgetting_is_refused_where_there_is_nothing_to_delete() -> None:
+    with pytest.raises(UserError, match=r"--forget deletes objects of Kubernetes.*RAY_API_SERVER_ADDRESS"):
+        send.stop(spec_with(), address="http://127.0.0.1:1", forget=True, show=print)
 
 
 def test_what_kubectl_refuses_is_one_sentence(stand: Stand, show: Callable[[str], None]) -> None:
