@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError
 from iddpm_ray.kube.names import annotations, labels, object_name
 from iddpm_ray.kube.pods import SPEC_FOLDER, Data, cluster_spec
+from iddpm_ray.spec.problems import Problem, refuse
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import dump_yaml
 
@@ -98,9 +98,30 @@ def _object(spec: JobSpec, version: str, kind: str, name: str) -> Data:
 
 
 def _check(spec: JobSpec) -> None:
+    """Refuses what is on one machine: no pod has it."""
+    bucket = "use a bucket that every pod reaches, gs:// or s3://"
+    problems: list[Problem] = []
     if storage.is_local(spec.run.output_dir):
-        raise SpecError(
-            "run.output_dir is a path inside one pod, and would be lost with it",
-            value=storage.shown(spec.run.output_dir),
-            fix="use a bucket that every pod reaches, gs:// or s3://",
-        )
+        problems.append(_local("run.output_dir", spec.run.output_dir, f"is a path inside one pod, and would be lost with it: {bucket}"))
+    for path, url in _read_by_pods(spec).items():
+        if url is not None and storage.is_local(url):
+            problems.append(_local(path, url, f"is a path of one machine, and no pod has it: {bucket}"))
+    if "mlflow" in spec.log.sinks and spec.log.mlflow_url is not None and storage.is_local(spec.log.mlflow_url):
+        problems.append(_local("log.mlflow_url", spec.log.mlflow_url, "is a directory of one machine, and no pod has it: use a server"))
+    refuse(problems)
+
+
+def _read_by_pods(spec: JobSpec) -> dict[str, str | None]:
+    evaluate, optim = spec.evaluate, spec.optim
+    judged = evaluate.every is not None
+    return {
+        "data.path": spec.data.path,
+        "init.from": spec.init.from_,
+        "optim.compile_cache": optim.compile_cache if optim.compile else None,
+        "evaluate.inception": evaluate.inception if judged else None,
+        "evaluate.reference": evaluate.reference if judged and evaluate.reference != "data" else None,
+    }
+
+
+def _local(path: str, url: str, fix: str) -> Problem:
+    return Problem(path, storage.shown(url), fix)

@@ -25,6 +25,8 @@ from iddpm_ray.spec.text import load_text
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "k8s" / "examples"
+JUDGED = ["data.labels=folder", "evaluate.every=1 epoch", "evaluate.features=digits-classifier"]
+IMPOSSIBLE = ("foo", "foo bar:1", "foo:latest", "a:80/foo", "r/Foo:1", "http://r/foo:1", "foo@sha256:12", "foo:")
 SPECS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.name.count(".") == 1)
 
 
@@ -152,6 +154,15 @@ def test_workers_that_do_not_fill_machines_are_refused_here() -> None:
         (["run.output_dir=/runs"], "would be lost with it"),
         (["cluster.address=10.0.0.1:6379"], "cluster.address"),
         (["kube.capacity=on-demand", "kube.reclaim_window_s=105"], "kube.reclaim_window_s"),
+        (["data.path=cats"], "data.path"),
+        (["data.path=/data/cats"], "no pod has it"),
+        (["init.from=file:///start.pt"], "init.from"),
+        (["optim.compile=true", "optim.compile_cache=compiled"], "optim.compile_cache"),
+        (["log.sinks=[mlflow]", "log.mlflow_url=/mlflow"], "log.mlflow_url"),
+        (["evaluate.every=1 epoch", "evaluate.inception=w.pth", f"evaluate.inception_sha256={'0' * 64}"], "evaluate.inception"),
+        ([*JUDGED, "evaluate.reference=train.npz"], "evaluate.reference"),
+        (["cluster.object_store_gib=2"], "cluster.object_store_gib"),
+        *[([f"kube.image={image}"], "kube.image") for image in IMPOSSIBLE],
         (["kube.machine=h100"], "kube.machine"),
         (["kube.reclaim_window_s=60"], "kube.reclaim_window_s"),
         (["kube.namespace=Iddpm_1"], "kube.namespace"),
@@ -159,6 +170,19 @@ def test_workers_that_do_not_fill_machines_are_refused_here() -> None:
 )
 def test_what_cannot_run_is_refused_here_and_not_pending_there(overrides: list[str], says: str) -> None:
     assert says in refusal(*overrides)
+
+
+def test_what_pods_reach_is_taken() -> None:
+    everything = [
+        *("init.from=hf://org/name@main", "optim.compile=true", "optim.compile_cache=gs://bucket/compiled"),
+        *("log.sinks=[mlflow]", "log.mlflow_url=https://mlflow.example", "evaluate.reference=data", *JUDGED),
+    ]
+    render.job(spec_with(*everything))
+    for name in ("iddpm-ray:0.1.0", "localhost:5000/iddpm-ray:v1", "eu.pkg.dev/my-project/iddpm/iddpm_ray"):
+        for version in ("", f"@sha256:{'0f' * 32}"):
+            image = name + version if ":" in name.rpartition("/")[2] or version else f"{name}:1"
+            (_, job) = render.job(spec_with(f"kube.image={image}"))
+            assert [str(one) for one in judge([job], where="image") if one.rule == "version"] == []
 
 
 @pytest.mark.parametrize("name", ["cats", "Cats", "cats_2", "3d-cats", "a" * 100, "a.b.c", "a-b-c", "x" * 47])
