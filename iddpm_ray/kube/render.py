@@ -65,7 +65,7 @@ def cluster(spec: JobSpec) -> list[Data]:
 
 def for_pods(spec: JobSpec) -> JobSpec:
     """The spec as the pods get it: machines that start cold are waited for."""
-    patience = max(spec.cluster.start_timeout_s, COLD_START_S)
+    patience = max(spec.cluster.start_timeout_s or 0, COLD_START_S)
     return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"start_timeout_s": patience})})
 
 

@@ -237,7 +237,7 @@ class Driver:
             if cluster.embedded(self.spec):
                 raise
             refusal = error
-        patience = self.spec.cluster.start_timeout_s
+        patience = cluster.patience(self.spec)
         limit = "" if self._begun else f" up to {patience} s (cluster.start_timeout_s)"
         self.show(f"waiting{limit} for room: {refusal.what}")
         demand = Demand(self.spec, missing=self.spec.cluster.worker_range()[1])

@@ -80,6 +80,8 @@ def test_the_spec_travels_whole_and_waits_for_cold_machines() -> None:
     assert inside.digest() == spec.digest()
     assert inside.cluster.start_timeout_s == 1800
     assert inside.model_copy(update={"cluster": spec.cluster}) == spec
+    for given, waits in ((60, 1800), (3600, 3600)):
+        assert render.for_pods(spec_with(f"cluster.start_timeout_s={given}")).cluster.start_timeout_s == waits
     assert job["metadata"]["labels"]["iddpm/spec"] == spec.digest()[:16]
 
 
