@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from iddpm_ray import storage
-from iddpm_ray.kube.names import annotations, labels, object_name
+from iddpm_ray.kube.names import RESTARTED_BY, annotations, labels, object_name
 from iddpm_ray.kube.pods import SPEC_FOLDER, Data, cluster_spec
 from iddpm_ray.spec.problems import Problem, refuse
 from iddpm_ray.spec.spec import JobSpec
@@ -38,7 +38,7 @@ def job(spec: JobSpec) -> list[Data]:
     inner: Data = {
         "submissionMode": "HTTPMode",
         "entrypoint": entrypoint,
-        "metadata": {"run": spec.run.name},
+        "metadata": {"run": spec.run.name, RESTARTED_BY: "operator"},
         "backoffLimit": 3,
         "preRunningDeadlineSeconds": COLD_START_S,
         "shutdownAfterJobFinishes": True,
@@ -46,7 +46,8 @@ def job(spec: JobSpec) -> list[Data]:
         "rayClusterSpec": cluster_spec(spec, spec_map=spec_map),
     }
     if spec.cluster.max_hours is not None:
-        inner["activeDeadlineSeconds"] = math.ceil(3600 * spec.cluster.max_hours) + COLD_START_S + LATE_S
+        before = COLD_START_S * (2 if spec.kube.preflight else 1)  # the head may come late, and then what preflight waits for
+        inner["activeDeadlineSeconds"] = math.ceil(3600 * spec.cluster.max_hours) + before + LATE_S
     return [
         _object(spec, "v1", "ConfigMap", spec_map) | {"data": {SPEC_FILE: dump_yaml(for_pods(spec))}},
         _object(spec, "ray.io/v1", "RayJob", name) | {"spec": inner},

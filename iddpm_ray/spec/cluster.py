@@ -36,7 +36,9 @@ class ClusterSpec(Section):
     max_fruitless: int = may_change(
         3, "attempts in a row that failed, or lost a machine, without a new checkpoint, before the run gives up", unit="attempts", ge=0
     )
-    max_hours: float | None = may_change(None, "the run saves and stops this long after its start; null: no limit", unit="hours", gt=0)
+    max_hours: float | None = may_change(
+        None, "the run saves and stops this long after its start; a lost head is no new start; null: no limit", unit="hours", gt=0
+    )
     collective_timeout_s: float = may_change(120.0, "a worker that waits this long for the others counts as failed", unit="seconds", ge=1)
     hang_timeout_s: float = may_change(
         300.0,

@@ -206,6 +206,8 @@ def test_different_names_that_look_alike_do_not_meet() -> None:
 def test_a_stopping_job_is_granted_its_hours_and_then_some() -> None:
     limits: Any = render.job(spec_with("cluster.max_hours=10"))[1]["spec"]["activeDeadlineSeconds"]
     assert limits == 36000 + 1800 + 600
+    after = render.job(spec_with("cluster.max_hours=10", "kube.preflight=true"))[1]["spec"]["activeDeadlineSeconds"]
+    assert after == limits + 1800, "preflight waits for machines too, before the run's own hours begin"
     assert "activeDeadlineSeconds" not in render.job(spec_with("cluster.max_hours=null"))[1]["spec"]
 
 
