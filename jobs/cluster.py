@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--working-dir", help="send this directory along (with --address, where the machines have no code)")
     command("status", "where the run is", address=True)
     one = command("stop", "ask the run to save and end, and wait for it", address=True)
-    one.add_argument("--forget", action="store_true", help="then delete its objects from Kubernetes; its directory stays")
+    one.add_argument("--forget", action="store_true", help="then delete its objects from Kubernetes, ended or not; its directory stays")
     one = command("drill", "take a machine away from a live run, with notice, and measure what that costs", spec=False)
     one.add_argument("run_url", metavar="RUN", help="directory of the run, {run.output_dir}/{run.name}")
     one.add_argument("--address", help="of the Ray that it runs on, HOST:6379 (RAY_ADDRESS)")

@@ -399,7 +399,11 @@ def _pods(spec: JobSpec) -> list[Any]:
     """The manifests, of which only the section `kube` speaks: without the spec that travels in them, and what is derived of its text."""
     if spec.kube.image is None:
         return []
-    spec_map, job = render.job(spec.model_copy(update={"run": spec.run.model_copy(update={"output_dir": "gs://bucket/runs"})}))
+    run, data = (
+        spec.run.model_copy(update={"output_dir": "gs://bucket/runs"}),
+        spec.data.model_copy(update={"path": "gs://bucket/pictures"}),
+    )
+    spec_map, job = render.job(spec.model_copy(update={"run": run, "data": data}))
     return [spec_map["metadata"]["namespace"], job["metadata"]["namespace"], job["spec"]]
 
 

@@ -91,6 +91,17 @@ def test_the_plan_that_the_page_on_gke_shows_is_what_is_printed(tmp_path: Path, 
     assert [line for line in shown.splitlines() if line not in printed] == []
 
 
+def test_nobody_waits_for_pods_that_are_not_made_yet_nor_applies_to_a_run_that_is_there() -> None:
+    """kubectl ends at once where no object fits a selector, and KubeRay changes no cluster that lives."""
+    blocks = [block.text for path in PAGES for block in markdown.blocks(text_of(path)) if block.language == "sh"]
+    waits = [line for text in blocks for line in text.splitlines() if line.startswith("kubectl wait")]
+    assert waits
+    assert [line for line in waits if "--selector" in line or "-l " in line] == []
+    applied = [text for text in blocks if re.search(r"render (\S+) > (\S+)\n(.*\n)*kubectl apply .*\2", text)]
+    assert applied
+    assert [text for text in applied if "stop cats.yaml --forget" not in text.partition("kubectl apply")[0]] == []
+
+
 def test_every_rule_of_lint_that_is_named_is_one() -> None:
     rules = "".join(text_of(path) for path in (ROOT / "iddpm_ray" / "kube").glob("*.py"))
     named = {rule for path in PAGES for rule in re.findall(r"rule `(\w+)`|`\[(\w+)\]`", text_of(path))}

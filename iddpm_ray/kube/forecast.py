@@ -24,7 +24,8 @@ class Forecast:
     """What a run will take.
 
     Attributes:
-        hours: from the first step to the last, reclaims included.
+        hours: from the first step to the last, reclaims included; no more than `cluster.max_hours`.
+        whole_hours: that all steps would take; more than `hours` where the run is cut off.
         pods: machines at a time.
         gpus: of all of them.
         cost: of all workers for those hours; None without a price.
@@ -33,6 +34,7 @@ class Forecast:
     """
 
     hours: float
+    whole_hours: float
     pods: int
     gpus: int
     pace: Pace
@@ -52,6 +54,8 @@ class Forecast:
             window = drain_seconds(spec.kube.reclaim_window_s)
             lines["hours"] += f", {_few(self.waiting_hours)} of them after reclaims"
             lines["reclaims"] = f"{_few(self.reclaims)} expected; a save has to fit {window} s (preflight measures it)"
+        if self.whole_hours > self.hours:
+            lines["hours"] += f"; saved and stopped then (cluster.max_hours), all steps take {_few(self.whole_hours)}"
         if self.cost is not None:
             wasted = self.cost * self.waiting_hours / self.hours if self.hours else 0.0
             lines["cost"] = f"{self.cost:,.2f}" + (f", {wasted:,.2f} of it after reclaims" if self.reclaims is not None else "")
@@ -92,16 +96,19 @@ def forecast(spec: JobSpec, *, steps: int | None, pace: Pace, reclaims_a_day: fl
     else:
         seconds = steps * pace.step_s / (1 - share)
         waiting = seconds - steps * pace.step_s
-    hours = seconds / 3600
+    whole_hours = seconds / 3600
+    hours = min(whole_hours, spec.cluster.max_hours or whole_hours)
+    run = hours / whole_hours if whole_hours else 1.0
     price = spec.cluster.price_per_worker_hour
     return Forecast(
         hours=hours,
+        whole_hours=whole_hours,
         pods=cut.pods,
         gpus=cut.pods * cut.gpus,
         pace=pace,
         cost=None if price is None else price * workers * hours,
-        reclaims=rate * seconds if reclaimed else None,
-        waiting_hours=waiting / 3600,
+        reclaims=rate * seconds * run if reclaimed else None,
+        waiting_hours=waiting * run / 3600,
     )
 
 

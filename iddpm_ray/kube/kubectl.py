@@ -43,6 +43,11 @@ class State:
         """Whether nothing will happen any more."""
         return self.deployment in ENDED
 
+    @property
+    def over(self) -> bool:
+        """Whether its job has ended; KubeRay may be about to start another."""
+        return self.ended or self.deployment == "Retrying"
+
     def describe(self) -> str:
         """In a line."""
         words = [self.deployment or "not looked at yet", self.job, self.message]
@@ -97,18 +102,22 @@ def pods(spec: JobSpec) -> str:
 
 def follow(spec: JobSpec, *, show: Callable[[str], None]) -> int:
     """Shows states and the log until the run has ended; 0 if it finished or was stopped, else 1."""
-    said, seen = "", 0
+    said, seen, job = "", 0, ""
     while True:
         there = state(spec)
         if there is None:
             show("the run is no longer there")
             return 1
+        if there.job_id != job:
+            job, seen = there.job_id, 0
+        if there.over and job:
+            seen = _log(spec, there, seen=seen, show=show)  # its last lines came after the last look
         if there.describe() != said:
             said = there.describe()
             show(said)
         if there.ended:
             return 0 if there.job in ("SUCCEEDED", "STOPPED") else 1
-        if there.deployment == "Running" and there.job_id:
+        if there.deployment == "Running" and job:
             seen = _log(spec, there, seen=seen, show=show)
         time.sleep(POLL_S)
 
@@ -116,13 +125,15 @@ def follow(spec: JobSpec, *, show: Callable[[str], None]) -> int:
 def stop(spec: JobSpec, *, show: Callable[[str], None]) -> int:
     """Asks the run to save and end, and waits for it; deleting the RayJob instead would leave it the seconds of a pod's grace.
 
+    KubeRay names job and cluster before there is a pod: only a job that has a status is there to be asked.
+
     Raises:
         UserError: there is no such run.
     """
     there = state(spec)
     if there is None or there.ended:
         raise UserError(f"no run {object_name(spec.run.name)} is under way", fix="see jobs/cluster.py status")
-    if there.job_id and there.cluster:
+    if there.deployment == "Running" and there.job:
         show(_in_head(spec, there, "ray", "job", "stop", "--no-wait", there.job_id).strip())
         return follow(spec, show=show)
     show(kubectl("delete", "rayjob", there.name, "--namespace", spec.kube.namespace).strip())  # it has not begun
@@ -138,9 +149,10 @@ def forget(spec: JobSpec) -> str:
 def _log(spec: JobSpec, there: State, *, seen: int, show: Callable[[str], None]) -> int:
     """Shows what the log has beyond the lines already seen; how many there are now."""
     try:
-        lines = _in_head(spec, there, "ray", "job", "logs", there.job_id).splitlines()
+        text = _in_head(spec, there, "ray", "job", "logs", there.job_id)
     except UserError:  # the head is on its way, or on its way out: the state says so
         return seen
+    lines = (text if there.over else text[: text.rfind("\n") + 1]).splitlines()  # the rest of a line that is being written comes later
     if len(lines) < seen:
         seen = 0  # another head, another log
     for line in lines[seen:]:

@@ -7,6 +7,7 @@ from iddpm_ray.spec.spec import JobSpec
 
 PART_OF = "app.kubernetes.io/part-of"
 RUN_LABEL, DIGEST_LABEL, CAPACITY_LABEL = "iddpm/run", "iddpm/spec", "iddpm/capacity"
+RESTARTED_BY = "iddpm/restarted-by"  # in a job's metadata: who submits it again, under the same name, where its head was lost
 NAME_ANNOTATION, PLACE_ANNOTATION = "iddpm/run-name", "iddpm/output-dir"
 PROJECT = "iddpm"
 LONGEST = 47  # of a RayJob, whose cluster and services get longer ones

@@ -105,6 +105,9 @@ def _problems(spec: JobSpec, machine: Machine, workers_a_pod: int) -> list[Probl
         problems.append(Problem("cluster.accelerator_type", cluster.accelerator_type, fix))
     if cluster.address is not None:
         problems.append(Problem("cluster.address", cluster.address, "leads away from the pods that are made here: leave it out"))
+    if cluster.object_store_gib is not None:
+        fix = "has no effect: the pods' store is a share of their machine's memory. Leave it out"
+        problems.append(Problem("cluster.object_store_gib", cluster.object_store_gib, fix))
     problems += _too_little(spec, machine, workers_a_pod)
     if kube.capacity == "on-demand" and kube.reclaim_window_s != 15:
         problems.append(Problem("kube.reclaim_window_s", kube.reclaim_window_s, "has no effect on machines that are not reclaimed"))

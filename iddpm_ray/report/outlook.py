@@ -1,10 +1,11 @@
 """What a run will be and take, before a machine is rented: its plan, and what its steps come to in hours, money and reclaims."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from iddpm_ray import storage
-from iddpm_ray.errors import SpecError
+from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.kube.forecast import Pace, assumed_pace, check_memory, forecast
 from iddpm_ray.plan import FORWARDS_A_STEP, make_plan
 from iddpm_ray.report.read import read_run
@@ -21,12 +22,22 @@ class Known:
         like: directory of a run whose steps took as long; None: there is none.
         reclaims_a_day: of one spot machine.
         return_s: that a reclaim costs.
+
+    Raises:
+        UserError: a number that no run can have.
     """
 
     step_s: float | None
     like: str | None
     reclaims_a_day: float
     return_s: float
+
+    def __post_init__(self) -> None:
+        for option, value in {"--step-seconds": self.step_s, "--return-seconds": self.return_s}.items():
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(option, value=value, fix="should be a finite number greater than 0")
+        if not 0 <= self.reclaims_a_day < math.inf:
+            raise UserError("--reclaims-per-day", value=self.reclaims_a_day, fix="should be a finite number of at least 0")
 
 
 def outlook(spec: JobSpec, known: Known, *, show: Callable[[str], None]) -> None:

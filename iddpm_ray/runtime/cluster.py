@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iddpm_ray import storage
 from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.kube.render import COLD_START_S
 from iddpm_ray.spec.spec import JobSpec
 
 # Ray reads these in the driver; they are Ray's knobs, set here so that a person need not know them.
@@ -29,6 +30,9 @@ RAY_SETTINGS = {
     "RAY_worker_maximum_startup_concurrency": "16",  # an embedded Ray warns of a few times as many processes; its default is the CPUs
 }
 
+AUTOSCALED = "RAY_enable_autoscaler_v2"  # KubeRay tells a head so, and its jobs, that machines are made on demand
+
+_FIXED_START_S = 60
 _ELASTIC_START_S = 20
 _ANSWER_S = 2.0
 
@@ -110,10 +114,17 @@ def _join(address: str) -> None:
         raise SpecError(f"no Ray could be joined at {address} ({said})", fix=fix) from error
 
 
+def patience(spec: JobSpec) -> int:
+    """Seconds to wait for room: as the spec says, else as long as machines of this cluster may take to come."""
+    if spec.cluster.start_timeout_s is not None:
+        return spec.cluster.start_timeout_s
+    return _FIXED_START_S if embedded(spec) or os.environ.get(AUTOSCALED) not in ("1", "true") else COLD_START_S
+
+
 def group_patience(spec: JobSpec) -> int:
     """Seconds that a group which had room may take to get its seats: where fewer workers would do, a lost machine is not waited for."""
-    patience = spec.cluster.start_timeout_s
-    return patience if isinstance(spec.cluster.workers, int) else min(patience, _ELASTIC_START_S)
+    seconds = patience(spec)
+    return seconds if isinstance(spec.cluster.workers, int) else min(seconds, _ELASTIC_START_S)
 
 
 def embedded(spec: JobSpec) -> bool:

@@ -125,7 +125,7 @@ class Evaluations:
         """
         if self.every is None:
             return
-        patience = time.monotonic() + self.spec.cluster.start_timeout_s
+        patience = time.monotonic() + cluster.patience(self.spec)
         while not over():
             try:
                 self._settle()
@@ -142,7 +142,7 @@ class Evaluations:
                         self.show(f"{checkpoint.name} was not evaluated: no node has {need.cpus:g} CPUs and {need.gpus:g} GPUs free")
                         return
                 else:
-                    patience = time.monotonic() + self.spec.cluster.start_timeout_s
+                    patience = time.monotonic() + cluster.patience(self.spec)
             except Exception as error:  # as above
                 self.show(f"warning: evaluations ended: {storage.reason(error)}")
                 return

@@ -18,6 +18,7 @@ from iddpm_ray.runtime.ending import Ending
 from iddpm_ray.runtime.evaluations import Evaluations
 from iddpm_ray.runtime.growth import Demand
 from iddpm_ray.runtime.hold import Hold, take_hold
+from iddpm_ray.runtime.hours import Job, job_of
 from iddpm_ray.runtime.metrics import RunMetrics, published
 from iddpm_ray.runtime.progress import Display, signals_to
 from iddpm_ray.runtime.pulse import Heard
@@ -56,6 +57,7 @@ def run(opening: Opening) -> Ending:
             asked(opening.url, lambda: write_run(opening), doing="written")
             evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
             driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
+            driver.job = asked(opening.url, lambda: job_of(opening.url))
             with signals_to(driver.stop, display.line):
                 with published(spec, run_url=opening.url, rows_per_epoch=rows) as driver.metrics:
                     ending = driver.run()
@@ -90,6 +92,7 @@ class Driver:
     hold: Hold | None = None
     evaluations: Evaluations | None = None
     metrics: RunMetrics | None = None
+    job: Job = field(default_factory=Job)
     _stop: bool = False  # no Event: its lock may be held by the very thread that the signal interrupts
     _began: float = field(default_factory=time.monotonic)
     _begun: bool = False
@@ -129,7 +132,10 @@ class Driver:
     def _over(self) -> bool:
         """Whether the run is to end: somebody asked, or its hours are up."""
         hours = self.spec.cluster.max_hours
-        return self._stop or (hours is not None and time.monotonic() - self._began >= 3600 * hours)
+        return self._stop or (hours is not None and self.job.spent_s + self._age_s() >= 3600 * hours)
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._began
 
     def _newest(self) -> tuple[int, int]:
         """Attempt and step of the last complete checkpoint; not the highest step, which may be damaged and behind us."""
@@ -170,6 +176,7 @@ class Driver:
             return Ending("stopped", self._newest()[1])
         lease = None if self.hold is None else self.hold.lease
         info = {"workers": workers, "began": time.time(), "driver": None if lease is None else lease.term}
+        info |= self.job.record(self._age_s())
         place = self._insist(lambda: take_place(self.opening, info=info, lease=lease))
         self._begun = True
         missing = 0 if cluster.embedded(self.spec) else self.spec.cluster.worker_range()[1] - workers
@@ -237,7 +244,7 @@ class Driver:
             if cluster.embedded(self.spec):
                 raise
             refusal = error
-        patience = self.spec.cluster.start_timeout_s
+        patience = cluster.patience(self.spec)
         limit = "" if self._begun else f" up to {patience} s (cluster.start_timeout_s)"
         self.show(f"waiting{limit} for room: {refusal.what}")
         demand = Demand(self.spec, missing=self.spec.cluster.worker_range()[1])

@@ -153,7 +153,7 @@ def _room(spec: JobSpec, have: cluster.Capacity) -> Check:
 @contextmanager
 def _stand(spec: JobSpec, *, show: Callable[[str], None]) -> Iterator[_Stand]:
     """An actor for each of the fewest workers, as a run would place them; machines that have to come are waited for."""
-    count, patience = spec.cluster.worker_range()[0], spec.cluster.start_timeout_s
+    count, patience = spec.cluster.worker_range()[0], cluster.patience(spec)
     group = placement_group([bundle(spec)] * count, strategy=spec.cluster.placement.upper())
     try:
         if not group.wait(5):

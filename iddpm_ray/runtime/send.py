@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import complete
+from iddpm_ray.errors import UserError
 from iddpm_ray.kube import kubectl
 from iddpm_ray.runtime.submit import Remote, from_here
 from iddpm_ray.spec.spec import JobSpec
@@ -53,14 +54,19 @@ def stop(spec: JobSpec, *, address: str | None, forget: bool, show: Show) -> int
     """Asks the run to save and end, and waits for it; 0 if it did.
 
     Args:
-        forget: whether its objects are then deleted from Kubernetes; the run's directory stays.
+        forget: whether its objects are then deleted from Kubernetes, also of a run that has ended; the run's directory stays.
 
     Raises:
-        UserError: it does not run.
+        UserError: it does not run; or it is not on Kubernetes and has no objects there.
     """
     if address is not None:
+        if forget:
+            fix = "leave --forget out, or --address and RAY_API_SERVER_ADDRESS"
+            raise UserError("--forget deletes objects of Kubernetes, and this run is on a Ray", value=address, fix=fix)
         return Remote.at(address).stop(from_here(spec), show=show)
-    code = kubectl.stop(spec, show=show)
-    if forget:
-        show(kubectl.forget(spec))
+    if not forget:
+        return kubectl.stop(spec, show=show)
+    there = kubectl.state(spec)
+    code = 0 if there is None or there.ended else kubectl.stop(spec, show=show)
+    show(kubectl.forget(spec))
     return code

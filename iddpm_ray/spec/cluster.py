@@ -36,7 +36,9 @@ class ClusterSpec(Section):
     max_fruitless: int = may_change(
         3, "attempts in a row that failed, or lost a machine, without a new checkpoint, before the run gives up", unit="attempts", ge=0
     )
-    max_hours: float | None = may_change(None, "the run saves and stops this long after its start; null: no limit", unit="hours", gt=0)
+    max_hours: float | None = may_change(
+        None, "the run saves and stops this long after its start; a lost head is no new start; null: no limit", unit="hours", gt=0
+    )
     collective_timeout_s: float = may_change(120.0, "a worker that waits this long for the others counts as failed", unit="seconds", ge=1)
     hang_timeout_s: float = may_change(
         300.0,
@@ -47,7 +49,12 @@ class ClusterSpec(Section):
     grow_every_s: float = may_change(
         300.0, "an attempt with fewer workers than it may have lasts at least this long before a larger one follows", unit="seconds", ge=0
     )
-    start_timeout_s: int = may_change(60, "how long to wait for the cluster to have room for the workers", unit="seconds", ge=1)
+    start_timeout_s: int | None = may_change(
+        None,
+        "how long to wait for room for the workers; null: 60, or 1800 where KubeRay's autoscaler makes machines",
+        unit="seconds",
+        ge=1,
+    )
     object_store_gib: float | None = may_change(None, "object store of an embedded Ray; null: Ray's own choice", unit="GiB", ge=0.1)
     price_per_worker_hour: float | None = may_change(
         None, "price of a worker for an hour, in any currency; null: no cost is worked out", unit="money an hour", ge=0

@@ -1,8 +1,9 @@
 """Section `kube`: the machines and pods of a run on Kubernetes; read by `jobs/cluster.py`, by nothing else."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from iddpm_ray.spec.mark import AsTuple, Section, may_change
 
@@ -30,13 +31,24 @@ Machine = Literal[
     "a3-highgpu-8g",
 ]
 
+_TAG, _DIGEST = r":(?!latest(?:@|\Z))[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", "@sha256:[0-9a-f]{64}"
+_IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*({_TAG}({_DIGEST})?|(:latest)?{_DIGEST})")
+
+
+def _versioned(image: str) -> str:
+    if not _IMAGE.fullmatch(image):
+        raise ValueError("should be registry/name:tag, with a tag other than latest, or registry/name@sha256:digest")
+    return image
+
+
+ImageName = Annotated[str, AfterValidator(_versioned)]
 SecretName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
 class KubeSpec(Section):
     """The machines and pods of a run on Kubernetes."""
 
-    image: str | None = may_change(None, "container image of every pod, by tag or digest; needed to render", unit="image", min_length=1)
+    image: ImageName | None = may_change(None, "container image of every pod, by tag or digest; needed to render", unit="image")
     namespace: str = may_change(
         "iddpm", "namespace that the run's objects live in", unit="name", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
     )

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The cluster: one small on-demand pool for heads and the operator, pools of GPU machines that are empty until a run wants them.
+# The cluster: one small on-demand pool for heads, the operator and runs without GPUs, pools of GPU machines that are empty until a run
+# wants them. Each head takes 2.5 of the 3.92 CPUs that a small machine has for pods, so each run under way has a machine for its head.
 # Costs what the cluster's management fee and one e2-standard-4 cost, all day.
 set -eu
 . "$(dirname "$0")/variables.sh"
@@ -12,7 +13,7 @@ gcloud container clusters create "$CLUSTER" --project "$PROJECT" --zone "$ZONE" 
     --enable-dataplane-v2 \
     --enable-managed-prometheus \
     --enable-image-streaming \
-    --machine-type e2-standard-4 --num-nodes 1 --enable-autoscaling --min-nodes 1 --max-nodes 3
+    --machine-type e2-standard-4 --num-nodes 1 --enable-autoscaling --min-nodes 1 --max-nodes 5
 
 # Spot machines with an L4. A pod there has 15 s between notice and end.
 gcloud container node-pools create l4-spot --project "$PROJECT" --cluster "$CLUSTER" --zone "$ZONE" \

@@ -123,7 +123,7 @@ def _cluster(wanted: argparse.Namespace, page: Page) -> list[str]:
     path = _spec_file(wanted.spec[0], page)
     if isinstance(path, str):
         return [path]
-    spec = cli.parse([str(path), *wanted.spec[1:]]).spec
+    spec = cli.parse([str(path), *(re.sub(r"\$\w+", "x", word) for word in wanted.spec[1:])]).spec  # a variable has some value
     assert spec is not None
     to_a_ray = wanted.command == "submit" and (wanted.address or "RAY_API_SERVER_ADDRESS" in page.variables)
     if wanted.command in ("render", "submit") and not (to_a_ray and storage.is_local(spec.run.output_dir)):

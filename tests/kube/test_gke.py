@@ -10,25 +10,36 @@ import pytest
 import yaml
 
 from iddpm_ray.cli import read_spec
+from iddpm_ray.kube import render
 from iddpm_ray.kube.machines import MACHINES
 from iddpm_ray.kube.rules_time import WINDOWS
+from iddpm_ray.kube.shape import shape
 
 GKE = Path(__file__).parents[2] / "k8s" / "gke"
 SCRIPTS = sorted(path for path in GKE.glob("*.sh") if path.name != "variables.sh")
 NOTE = """#!/bin/bash
 { printf '%q ' "$(basename "$0")" "$@"; echo; } >> "$NOTES"
+case "$*" in
+*"buckets describe"*|*"repositories describe"*) [ "$THERE" = yes ] || exit 1;;
+*"buckets create"*|*"repositories create"*) [ "$THERE" = no ] || exit 1;;
+esac
 echo 12345
 """
+ALLOCATABLE = {"e2-standard-4": 3.92}  # CPUs for pods, as Google reserves the rest
 
 
-def commands(script: Path, folder: Path) -> list[str]:
-    """What a script would run, in order."""
+def commands(script: Path, folder: Path, *, there: bool = False) -> list[str]:
+    """What a script would run, in order.
+
+    Args:
+        there: whether bucket and repository exist, which cannot be created a second time.
+    """
     programs, notes = folder / "bin", folder / f"{script.stem}.notes"
     programs.mkdir(exist_ok=True)
     for name in ("gcloud", "helm", "docker", "kubectl"):
         (programs / name).write_text(NOTE)
         (programs / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "NOTES": str(notes)}
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "NOTES": str(notes), "THERE": "yes" if there else "no"}
     done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     return notes.read_text().splitlines()
@@ -61,6 +72,29 @@ def test_every_example_finds_the_pools_that_it_asks_for(name: str, tmp_path: Pat
     pools = {(words[words.index("--machine-type") + 1], "--spot" in words) for words in made}
     kinds = {"spot": (True,), "spot-first": (True, False), "on-demand": (False,)}[spec.kube.capacity]
     assert {(spec.kube.machine, spot) for spot in kinds} <= pools
+
+
+def test_the_pool_of_small_machines_has_room_for_the_first_run(tmp_path: Path) -> None:
+    """The head of the cluster that stays, that of the run, and its workers, each on a machine of its own; and a further head."""
+    (pool,) = [line.split() for line in commands(GKE / "cluster.sh", tmp_path) if " clusters create " in line]
+    spec = read_spec(str(GKE.parent / "examples" / "digits-cpu.yaml"))
+    small, (_, job) = pool[pool.index("--machine-type") + 1], render.job(spec)
+    assert spec.kube.machine == small
+    cluster = job["spec"]["rayClusterSpec"]
+    head = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+    beside = cluster["autoscalerOptions"]["resources"]["requests"]["cpu"]
+    needs = [float(head) + float(beside.removesuffix("m")) / 1000] * 3 + [shape(spec).cpus] * shape(spec).pods
+    assert all(ALLOCATABLE[small] / 2 < need <= ALLOCATABLE[small] for need in needs), "no two share a machine"
+    assert len(needs) <= int(pool[pool.index("--max-nodes") + 1])
+
+
+@pytest.mark.parametrize("name", ["bucket", "image"])
+def test_what_is_there_is_left_and_the_rest_is_done(name: str, tmp_path: Path) -> None:
+    """These two are run again: for an account that lacks its right, and for each new image."""
+    first = commands(GKE / f"{name}.sh", tmp_path)
+    again = commands(GKE / f"{name}.sh", tmp_path, there=True)[len(first) :]  # the notes go on
+    (made,) = [line for line in first if " create " in line]
+    assert again == [line for line in first if line != made]
 
 
 def test_the_accounts_of_the_bucket_are_those_of_the_pods(tmp_path: Path) -> None:

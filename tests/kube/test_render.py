@@ -1,6 +1,9 @@
 """What is rendered is a function of the spec, fits its machines, and is what Ray's own autoscaler reads out of it."""
 
 import ast
+import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +25,8 @@ from iddpm_ray.spec.text import load_text
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "k8s" / "examples"
+JUDGED = ["data.labels=folder", "evaluate.every=1 epoch", "evaluate.features=digits-classifier"]
+IMPOSSIBLE = ("foo", "foo bar:1", "foo:latest", "a:80/foo", "r/Foo:1", "http://r/foo:1", "foo@sha256:12", "foo:")
 SPECS = sorted(path for path in EXAMPLES.glob("*.yaml") if path.name.count(".") == 1)
 
 
@@ -44,6 +49,30 @@ def test_committed_examples_are_what_is_rendered(path: Path) -> None:
         assert list(yaml.safe_load_all(committed)) == objects
 
 
+LOOKS_LIKE_MORE = """
+1e-4 12e3 13848743748e0030 1E5 +1.e2 0o17 0x1f 0b11 017 1_000 12:30 12:30:45.5 .5 -7 +1 1.5 .inf -.INF .nan
+2026-11-20 2026-11-20T10:00:00Z 8Gi y N yes No ON off true FALSE null NULL ~ = <<
+"""
+
+
+def test_text_that_looks_like_a_number_or_a_word_of_yaml_is_quoted() -> None:
+    """By the rules of YAML 1.1, YAML 1.2, and kubectl, which has some of each."""
+    for text in LOOKS_LIKE_MORE.split():
+        assert render.to_yaml([{"key": text, text: 1}]) == f"key: '{text}'\n'{text}': 1\n"
+    for text in ("cats", "/dev/shm", "gs://bucket/runs", "no-cats", "yes2", "e3", "python jobs/train.py"):
+        assert render.to_yaml([{"key": text}]) == f"key: {text}\n"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed: what it makes of the text is not asked")
+def test_kubectl_reads_text_as_text(tmp_path: Path) -> None:
+    data = {f"key{place}": text for place, text in enumerate(LOOKS_LIKE_MORE.split())}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": data}, "data": data}
+    (tmp_path / "made.yaml").write_text(render.to_yaml([made]))
+    command = ["kubectl", "label", "--local", "--filename", str(tmp_path / "made.yaml"), "--output", "json", "a=b"]
+    read = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert (read["data"], read["metadata"]["annotations"]) == (data, data)
+
+
 def test_the_spec_travels_whole_and_waits_for_cold_machines() -> None:
     spec = spec_with()
     spec_map, job = render.job(spec)
@@ -51,6 +80,8 @@ def test_the_spec_travels_whole_and_waits_for_cold_machines() -> None:
     assert inside.digest() == spec.digest()
     assert inside.cluster.start_timeout_s == 1800
     assert inside.model_copy(update={"cluster": spec.cluster}) == spec
+    for given, waits in ((60, 1800), (3600, 3600)):
+        assert render.for_pods(spec_with(f"cluster.start_timeout_s={given}")).cluster.start_timeout_s == waits
     assert job["metadata"]["labels"]["iddpm/spec"] == spec.digest()[:16]
 
 
@@ -125,6 +156,15 @@ def test_workers_that_do_not_fill_machines_are_refused_here() -> None:
         (["run.output_dir=/runs"], "would be lost with it"),
         (["cluster.address=10.0.0.1:6379"], "cluster.address"),
         (["kube.capacity=on-demand", "kube.reclaim_window_s=105"], "kube.reclaim_window_s"),
+        (["data.path=cats"], "data.path"),
+        (["data.path=/data/cats"], "no pod has it"),
+        (["init.from=file:///start.pt"], "init.from"),
+        (["optim.compile=true", "optim.compile_cache=compiled"], "optim.compile_cache"),
+        (["log.sinks=[mlflow]", "log.mlflow_url=/mlflow"], "log.mlflow_url"),
+        (["evaluate.every=1 epoch", "evaluate.inception=w.pth", f"evaluate.inception_sha256={'0' * 64}"], "evaluate.inception"),
+        ([*JUDGED, "evaluate.reference=train.npz"], "evaluate.reference"),
+        (["cluster.object_store_gib=2"], "cluster.object_store_gib"),
+        *[([f"kube.image={image}"], "kube.image") for image in IMPOSSIBLE],
         (["kube.machine=h100"], "kube.machine"),
         (["kube.reclaim_window_s=60"], "kube.reclaim_window_s"),
         (["kube.namespace=Iddpm_1"], "kube.namespace"),
@@ -132,6 +172,19 @@ def test_workers_that_do_not_fill_machines_are_refused_here() -> None:
 )
 def test_what_cannot_run_is_refused_here_and_not_pending_there(overrides: list[str], says: str) -> None:
     assert says in refusal(*overrides)
+
+
+def test_what_pods_reach_is_taken() -> None:
+    everything = [
+        *("init.from=hf://org/name@main", "optim.compile=true", "optim.compile_cache=gs://bucket/compiled"),
+        *("log.sinks=[mlflow]", "log.mlflow_url=https://mlflow.example", "evaluate.reference=data", *JUDGED),
+    ]
+    render.job(spec_with(*everything))
+    for name in ("iddpm-ray:0.1.0", "localhost:5000/iddpm-ray:v1", "eu.pkg.dev/my-project/iddpm/iddpm_ray"):
+        for version in ("", f"@sha256:{'0f' * 32}"):
+            image = name + version if ":" in name.rpartition("/")[2] or version else f"{name}:1"
+            (_, job) = render.job(spec_with(f"kube.image={image}"))
+            assert [str(one) for one in judge([job], where="image") if one.rule == "version"] == []
 
 
 @pytest.mark.parametrize("name", ["cats", "Cats", "cats_2", "3d-cats", "a" * 100, "a.b.c", "a-b-c", "x" * 47])
@@ -153,6 +206,8 @@ def test_different_names_that_look_alike_do_not_meet() -> None:
 def test_a_stopping_job_is_granted_its_hours_and_then_some() -> None:
     limits: Any = render.job(spec_with("cluster.max_hours=10"))[1]["spec"]["activeDeadlineSeconds"]
     assert limits == 36000 + 1800 + 600
+    after = render.job(spec_with("cluster.max_hours=10", "kube.preflight=true"))[1]["spec"]["activeDeadlineSeconds"]
+    assert after == limits + 1800, "preflight waits for machines too, before the run's own hours begin"
     assert "activeDeadlineSeconds" not in render.job(spec_with("cluster.max_hours=null"))[1]["spec"]
 
 

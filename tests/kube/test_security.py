@@ -80,7 +80,7 @@ def test_pods_are_reached_by_each_other_the_operator_and_collectors_alone(name: 
     ]
     assert sorted(port["port"] for port in operator["ports"]) == [8265, 52365]
     ((peer,), ports) = collectors["from"], {port["port"] for port in collectors["ports"]}
-    assert peer["namespaceSelector"]["matchExpressions"][0]["values"] == ["gmp-system", "monitoring"]
+    assert peer["namespaceSelector"]["matchExpressions"][0]["values"] == ["gmp-system", "gke-gmp-system", "monitoring"]
     assert 8265 not in ports
 
 

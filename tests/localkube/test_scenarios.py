@@ -187,15 +187,16 @@ def test_from_nothing_to_two_workers_through_a_reclaim_and_back_to_nothing(kube:
 
 
 def rayjob(shared: Path, spec: JobSpec) -> list[dict[str, Any]]:
-    """The rendered job with the run's directory where these pods see it; nothing else of it is changed."""
+    """The rendered job with the run's directory and its pictures where these pods see them; nothing else of it is changed."""
     far = spec.model_copy(
         update={
             "run": spec.run.model_copy(update={"output_dir": "gs://bucket/runs"}),
+            "data": spec.data.model_copy(update={"path": "gs://bucket/pictures"}),
             "kube": spec.kube.model_copy(update={"image": "iddpm-ray:dev", "machine": "e2-standard-4"}),
         }
     )
     objects = render.job(far)
-    objects[0]["data"]["spec.yaml"] = objects[0]["data"]["spec.yaml"].replace("gs://bucket/runs", str(shared / "runs"))
+    objects[0]["data"]["spec.yaml"] = objects[0]["data"]["spec.yaml"].replace("gs://bucket", str(shared))
     return objects
 
 

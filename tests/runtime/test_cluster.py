@@ -140,3 +140,16 @@ def test_a_group_whose_size_may_vary_does_not_wait_for_a_lost_machine() -> None:
     assert cluster.group_patience(spec_of(workers=2, start_timeout_s=1800)) == 1800
     assert cluster.group_patience(spec_of(workers=[1, 2], start_timeout_s=1800)) == 20
     assert cluster.group_patience(spec_of(workers=[1, 2], start_timeout_s=5)) == 5
+
+
+def test_machines_that_an_autoscaler_makes_are_given_the_time_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on a cluster that stays, at no workers: a machine with a GPU boots and pulls its image for minutes."""
+    joined = "10.0.0.1:6379"
+    monkeypatch.delenv(cluster.AUTOSCALED, raising=False)
+    assert cluster.patience(spec_of(address=joined)) == 60
+    monkeypatch.setenv(cluster.AUTOSCALED, "1")
+    assert cluster.patience(spec_of(address=joined)) == 1800
+    assert cluster.group_patience(spec_of(address=joined, workers=2)) == 1800
+    assert cluster.patience(spec_of(address=joined, start_timeout_s=30)) == 30
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert cluster.patience(spec_of()) == 60, "an embedded Ray never grows"
