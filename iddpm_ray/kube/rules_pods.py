@@ -1,16 +1,15 @@
-"""House rules about single pods: whether they can start, fit their machines, and are locked as the namespace demands."""
+"""House rules about single pods: whether they can start, and fit their machines."""
 
 import json
 from collections.abc import Iterator
 
-from iddpm_ray.kube.clusters import ACCELERATOR, GPU, MACHINE, SPOT, Cluster, Group, containers
+from iddpm_ray.kube.clusters import ACCELERATOR, GPU, MACHINE, SPOT, Cluster, Group
 from iddpm_ray.kube.machines import GIB
-from iddpm_ray.kube.objects import Data, Flaw, environment, get, items, mapping, quantity
+from iddpm_ray.kube.objects import Data, Flaw, asked, get, items, mapping, quantity
 from iddpm_ray.kube.pods import RAY_VERSION
 
 HEAD_GIB = 4
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
 
 
 def check_pods(cluster: Cluster) -> Iterator[Flaw]:
@@ -18,10 +17,8 @@ def check_pods(cluster: Cluster) -> Iterator[Flaw]:
     yield from _head(cluster)
     yield from _versions(cluster)
     for group in cluster.groups:
-        yield from _locked(cluster, group)
         yield from _memory(group)
         yield from _mounts(group)
-        yield from _secrets(group)
     for group in cluster.workers:
         yield from _gpus(group)
         yield from _machine(group)
@@ -74,43 +71,14 @@ def _versions(cluster: Cluster) -> Iterator[Flaw]:
         yield Flaw(f"{cluster.path}.upgradeStrategy.type", "version", "is Recreate: an edit of the manifest kills a run without notice")
 
 
-def _locked(cluster: Cluster, group: Group) -> Iterator[Flaw]:
-    """Pod security standard `restricted`."""
-    pod = mapping(group.pod, "securityContext")
-    refused = "the namespace refuses the pod, and none ever starts"
-    for name in ("hostNetwork", "hostPID", "hostIPC"):
-        if get(group.pod, name):
-            yield Flaw(f"{group.pod_path}.{name}", "security", f"is on: {refused}")
-    for index, volume in enumerate(items(group.pod, "volumes")):
-        if get(volume, "hostPath") is not None:
-            yield Flaw(f"{group.pod_path}.volumes[{index}].hostPath", "security", f"reaches into the machine: {refused}")
-    for path, one in containers(cluster, group):
-        own = mapping(one, "securityContext")
-        wanted = {
-            "runAsNonRoot": (own.get("runAsNonRoot", pod.get("runAsNonRoot")) is True, "should be true"),
-            "seccompProfile": (
-                get(own, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")
-                or ("seccompProfile" not in own and get(pod, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")),
-                "should be RuntimeDefault",
-            ),
-            "allowPrivilegeEscalation": (own.get("allowPrivilegeEscalation") is False, "should be false"),
-            "capabilities": ("ALL" in items(own, "capabilities", "drop"), "should drop ALL"),
-            "privileged": (not own.get("privileged"), "should not be set"),
-            "runAsUser": (own.get("runAsUser", pod.get("runAsUser")) != 0, "should not be 0"),
-        }
-        for name, (good, fix) in wanted.items():
-            if not good:
-                yield Flaw(f"{path}.securityContext.{name}", "security", f"{fix}: {refused}")
-
-
 def _memory(group: Group) -> Iterator[Flaw]:
     resources = mapping(group.container, "resources")
-    asked, most = (quantity(get(resources, kind, "memory")) for kind in ("requests", "limits"))
+    most = quantity(get(resources, "limits", "memory"))
     path = f"{group.container_path}.resources"
-    if asked is None or most is None or asked != most:
+    if most is None or asked(group.container, "memory") != most:
         reason = "request and limit should be given and equal: a pod that gets more than it asked for is the first to be killed"
         yield Flaw(f"{path}.memory", "memory", reason)
-    if quantity(get(resources, "requests", "cpu")) is None:
+    if asked(group.container, "cpu") is None:
         yield Flaw(f"{path}.requests.cpu", "memory", "is not given: Ray then takes all CPUs of the machine for its own")
     store = quantity(get(group.data, "rayStartParams", "object-store-memory"))
     if store is None:
@@ -141,18 +109,11 @@ def _mounts(group: Group) -> Iterator[Flaw]:
             yield Flaw(path, "references", f"volume {get(mount, 'name')} is not there: the API server refuses every pod")
 
 
-def _secrets(group: Group) -> Iterator[Flaw]:
-    for name, value in environment(group.container).items():
-        if isinstance(value, str) and value and any(word in name.upper() for word in _SECRET_WORDS):
-            reason = "holds a secret in the open: whoever may read manifests has it; use valueFrom.secretKeyRef or workload identity"
-            yield Flaw(f"{group.container_path}.env {name}", "secrets", reason)
-
-
 def _gpus(group: Group) -> Iterator[Flaw]:
     resources = mapping(group.container, "resources")
-    asked, most = (quantity(get(resources, kind, GPU)) for kind in ("requests", "limits"))
+    most = quantity(get(resources, "limits", GPU))
     path = f"{group.container_path}.resources {GPU}"
-    if asked != most and not (asked is None and most):
+    if asked(group.container, GPU) != most:
         yield Flaw(path, "gpus", "request and limit differ: the API server refuses the pod")
     count, machine = most or 0, group.machine
     start = mapping(group.data, "rayStartParams")
@@ -203,8 +164,7 @@ def _machine(group: Group) -> Iterator[Flaw]:
         )
     if machine is None:
         return
-    requests = mapping(group.container, "resources", "requests")
-    cpus, memory, gpus = (quantity(requests.get(name)) or 0.0 for name in ("cpu", "memory", GPU))
+    cpus, memory, gpus = (asked(group.container, name) or 0.0 for name in ("cpu", "memory", GPU))
     if cpus > machine.pod_cpus:
         yield Flaw(
             f"{path}.requests.cpu", "machine", f"{cpus:g} of the {machine.pod_cpus} that a pod can have on {machine.name}: {pending}"
