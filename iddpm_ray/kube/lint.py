@@ -11,10 +11,11 @@ import yaml
 
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube.clusters import clusters
-from iddpm_ray.kube.kustomize import build, kustomization
-from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, mapping, read_file, title
+from iddpm_ray.kube.kustomize import build, kustomization, named_files
+from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, items, mapping, read_file, title
 from iddpm_ray.kube.operator import check_operator
 from iddpm_ray.kube.rules_pods import check_pods
+from iddpm_ray.kube.rules_security import check_security
 from iddpm_ray.kube.rules_set import check_set
 from iddpm_ray.kube.rules_time import check_job, check_time
 from iddpm_ray.kube.schema import check_schema, defaulted
@@ -76,7 +77,7 @@ def judge(objects: Objects, *, where: str) -> list[Finding]:
     """
     findings: list[Finding] = []
     whole: Objects = []
-    for one in objects:
+    for one in _each(objects):
         flaws = [*check_schema(one)]
         if not flaws:
             one = defaulted(one) if str(one["apiVersion"]).startswith("ray.io/") and _bounded(one) else one
@@ -85,6 +86,15 @@ def judge(objects: Objects, *, where: str) -> list[Finding]:
         findings += [_finding(where, one, flaw) for flaw in flaws]
     findings += [_finding(where, one, flaw) for one, flaw in check_set(whole)]
     return findings
+
+
+def _each(objects: Objects) -> Iterator[dict[str, Any]]:
+    """The objects, those in a List among them, as `kubectl get` prints several."""
+    for one in objects:
+        if one["kind"] == "List":
+            yield from (inner for inner in items(one, "items") if isinstance(inner, dict) and is_manifest(inner))
+        else:
+            yield one
 
 
 def _bounded(one: dict[str, Any]) -> bool:
@@ -96,6 +106,7 @@ def _house(one: dict[str, Any]) -> Iterator[Flaw]:
     for cluster in clusters(one):
         yield from check_time(cluster)
         yield from check_pods(cluster)
+        yield from check_security(cluster)
     if one["kind"] == "RayJob":
         yield from check_job(dict(mapping(one, "spec")), "spec")
     if one["kind"] == "RayCronJob":
@@ -179,7 +190,5 @@ def _content(folder: Path) -> dict[str, Any]:
 
 def _files(folder: Path) -> set[Path]:
     """The files that a kustomization takes part of, itself among them."""
-    patches = [one["path"] for one in _content(folder).get("patches") or [] if isinstance(one, dict) and "path" in one]
     file = kustomization(folder)
-    own = set() if file is None else {file.resolve()}
-    return own | {(folder / name).resolve() for name in [*_named(folder, "resources"), *patches]}
+    return ({file.resolve()} if file else set()) | named_files(folder, _content(folder))
