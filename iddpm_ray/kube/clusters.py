@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iddpm_ray.kube.machines import MACHINES, Machine
-from iddpm_ray.kube.objects import Data, get, items, mapping
+from iddpm_ray.kube.objects import Data, get, items, mapping, namespace
 
 SPOT = "cloud.google.com/gke-spot"
 ACCELERATOR = "cloud.google.com/gke-accelerator"
 MACHINE = "node.kubernetes.io/instance-type"
 GPU = "nvidia.com/gpu"
+HEAD_GROUP = "headgroup"
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class Group:
         path: of the group in its manifest.
         head: whether it is the head.
         data: as written.
+        cluster: name of the RayCluster; None where the operator thinks of one.
     """
 
     path: str
     head: bool
     data: Data
+    cluster: str | None = None
 
     @property
     def name(self) -> str:
@@ -40,7 +43,15 @@ class Group:
 
     @property
     def labels(self) -> Data:
-        return mapping(self.data, "template", "metadata", "labels")
+        """Of its pods: the template's, and those that KubeRay adds."""
+        given = {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/created-by": "kuberay-operator"}
+        fixed = {
+            "ray.io/is-ray-node": "yes",
+            "ray.io/node-type": "head" if self.head else "worker",
+            "ray.io/group": HEAD_GROUP if self.head else get(self.data, "groupName"),
+        }
+        named = {} if self.cluster is None else {"ray.io/cluster": self.cluster}
+        return {**given, **mapping(self.data, "template", "metadata", "labels"), **fixed, **named}
 
     @property
     def container(self) -> Data:
@@ -88,9 +99,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A RayCluster's spec, and its path in the manifest."""
+    """A RayCluster's spec, its path in the manifest, and the manifest's namespace."""
 
     path: str
+    namespace: str | None
     spec: Data
     head: Group
     workers: tuple[Group, ...]
@@ -113,9 +125,10 @@ def clusters(one: Data) -> Iterator[Cluster]:
     if steps is None or spec is None:
         return
     path = ".".join(steps)
-    head = Group(f"{path}.headGroupSpec", True, mapping(spec, "headGroupSpec"))
-    workers = [Group(f"{path}.workerGroupSpecs[{n}]", False, group) for n, group in enumerate(items(spec, "workerGroupSpecs"))]
-    yield Cluster(path, spec, head, tuple(workers))
+    name = get(one, "metadata", "name") if one.get("kind") == "RayCluster" else None
+    head = Group(f"{path}.headGroupSpec", True, mapping(spec, "headGroupSpec"), name)
+    workers = [Group(f"{path}.workerGroupSpecs[{n}]", False, group, name) for n, group in enumerate(items(spec, "workerGroupSpecs"))]
+    yield Cluster(path, namespace(one), spec, head, tuple(workers))
 
 
 def containers(cluster: Cluster, group: Group) -> Iterator[tuple[str, Data]]:
