@@ -14,9 +14,11 @@ from iddpm_ray.kube.clusters import clusters
 from iddpm_ray.kube.kustomize import build, kustomization, named_files
 from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, items, mapping, read_file, title
 from iddpm_ray.kube.operator import check_operator
+from iddpm_ray.kube.rules_place import check_place
 from iddpm_ray.kube.rules_pods import check_pods
 from iddpm_ray.kube.rules_security import check_security
 from iddpm_ray.kube.rules_set import check_set
+from iddpm_ray.kube.rules_start import check_start
 from iddpm_ray.kube.rules_time import check_job, check_time
 from iddpm_ray.kube.schema import check_schema, defaulted
 
@@ -105,7 +107,9 @@ def _bounded(one: dict[str, Any]) -> bool:
 def _house(one: dict[str, Any]) -> Iterator[Flaw]:
     for cluster in clusters(one):
         yield from check_time(cluster)
+        yield from check_start(cluster)
         yield from check_pods(cluster)
+        yield from check_place(cluster)
         yield from check_security(cluster)
     if one["kind"] == "RayJob":
         yield from check_job(dict(mapping(one, "spec")), "spec")

@@ -1,9 +1,9 @@
-"""House rules about single pods: whether they can start, and fit their machines."""
+"""House rules about single pods: the head, the versions, memory, GPUs and mounts."""
 
 import json
 from collections.abc import Iterator
 
-from iddpm_ray.kube.clusters import ACCELERATOR, GPU, MACHINE, SPOT, Cluster, Group
+from iddpm_ray.kube.clusters import ACCELERATOR, GPU, Cluster, Group
 from iddpm_ray.kube.machines import GIB
 from iddpm_ray.kube.objects import Data, Flaw, asked, get, items, mapping, quantity
 from iddpm_ray.kube.pods import RAY_VERSION
@@ -21,7 +21,6 @@ def check_pods(cluster: Cluster) -> Iterator[Flaw]:
         yield from _mounts(group)
     for group in cluster.workers:
         yield from _gpus(group)
-        yield from _machine(group)
 
 
 def _head(cluster: Cluster) -> Iterator[Flaw]:
@@ -32,16 +31,15 @@ def _head(cluster: Cluster) -> Iterator[Flaw]:
     if get(head.data, "rayStartParams", "dashboard-host") != "0.0.0.0":
         reason = "should be 0.0.0.0: the operator cannot reach the job API, and no job ever starts"
         yield Flaw(f"{head.path}.rayStartParams.dashboard-host", "head", reason)
-    google = any(group.google for group in cluster.groups)
-    if head.spot or (google and not head.never_spot):
-        reason = f"the head may land on a spot machine, and the driver is lost with it: require {SPOT} DoesNotExist"
-        yield Flaw(f"{head.pod_path}.affinity", "head", reason)
     if get(head.data, "template", "metadata", "annotations", SAFE) != "false":
         path = f"{head.path}.template.metadata.annotations {SAFE}"
         yield Flaw(path, "head", "is not 'false': a cluster that tidies up its machines evicts the driver")
     memory = quantity(get(head.container, "resources", "limits", "memory"))
     if memory is not None and memory < HEAD_GIB * GIB:
         yield Flaw(f"{head.container_path}.resources.limits.memory", "head", f"below {HEAD_GIB}Gi heads of long runs are killed for memory")
+    if asked(head.container, GPU):
+        reason = "is asked for by the head, where no rank ever runs: it is paid for as long as the head lives"
+        yield Flaw(f"{head.container_path}.resources {GPU}", "head", reason)
     if get(head.pod, "serviceAccountName") in {get(group.pod, "serviceAccountName") for group in cluster.workers}:
         reason = "is the workers' too: whatever runs in a worker may change the RayCluster"
         yield Flaw(f"{head.pod_path}.serviceAccountName", "accounts", reason)
@@ -146,37 +144,3 @@ def _custom(start: Data) -> Data:
     except (ValueError, TypeError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _machine(group: Group) -> Iterator[Flaw]:
-    pending = "the pod stays Pending for ever"
-    tolerated = {str(get(one, "key")) for one in items(group.pod, "tolerations")}
-    if group.spot and SPOT not in tolerated:
-        yield Flaw(f"{group.pod_path}.tolerations", "machine", f"do not bear the taint {SPOT} of spot pools: {pending}")
-    if not group.spot and group.google and not group.never_spot:
-        reason = f"on-demand in name: without {SPOT} DoesNotExist the pod may land on spot, with nobody expecting a reclaim"
-        yield Flaw(f"{group.pod_path}.affinity", "machine", reason)
-    machine, path = group.machine, f"{group.container_path}.resources"
-    named = group.selector.get(MACHINE)
-    if named is not None and machine is None:
-        yield Flaw(
-            f"{group.pod_path}.nodeSelector {MACHINE}", "machine", f"{named} is no machine type known here, so its size is not checked"
-        )
-    if machine is None:
-        return
-    cpus, memory, gpus = (asked(group.container, name) or 0.0 for name in ("cpu", "memory", GPU))
-    if cpus > machine.pod_cpus:
-        yield Flaw(
-            f"{path}.requests.cpu", "machine", f"{cpus:g} of the {machine.pod_cpus} that a pod can have on {machine.name}: {pending}"
-        )
-    if memory > machine.pod_gib * GIB:
-        yield Flaw(f"{path}.requests.memory", "machine", f"{memory / GIB:g} GiB of {machine.pod_gib} on {machine.name}: {pending}")
-    if gpus > machine.gpus:
-        yield Flaw(f"{path} {GPU}", "machine", f"{gpus:g} of the {machine.gpus} of {machine.name}: {pending}")
-    elif 0 < gpus < machine.gpus:
-        reason = f"{gpus:g} of the {machine.gpus} GPUs of {machine.name}: the others are paid for and idle"
-        yield Flaw(f"{path} {GPU}", "machine", reason)
-    label = None if machine.gpu is None else machine.gpu.label
-    if group.selector.get(ACCELERATOR, label) != label:
-        reason = f"{group.selector[ACCELERATOR]}, and {machine.name} has {label or 'no GPU'}: {pending}"
-        yield Flaw(f"{group.pod_path}.nodeSelector {ACCELERATOR}", "machine", reason)
