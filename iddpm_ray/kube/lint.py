@@ -14,12 +14,13 @@ from iddpm_ray.kube.clusters import clusters
 from iddpm_ray.kube.kustomize import build, kustomization, named_files
 from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, items, mapping, read_file, title
 from iddpm_ray.kube.operator import check_operator
+from iddpm_ray.kube.rules_job import check_job, check_suspended
 from iddpm_ray.kube.rules_place import check_place
 from iddpm_ray.kube.rules_pods import check_pods
 from iddpm_ray.kube.rules_security import check_security
 from iddpm_ray.kube.rules_set import check_set
 from iddpm_ray.kube.rules_start import check_start
-from iddpm_ray.kube.rules_time import check_job, check_time
+from iddpm_ray.kube.rules_time import check_time
 from iddpm_ray.kube.schema import check_schema, defaulted
 
 Objects = list[dict[str, Any]]
@@ -111,10 +112,14 @@ def _house(one: dict[str, Any]) -> Iterator[Flaw]:
         yield from check_pods(cluster)
         yield from check_place(cluster)
         yield from check_security(cluster)
-    if one["kind"] == "RayJob":
-        yield from check_job(dict(mapping(one, "spec")), "spec")
-    if one["kind"] == "RayCronJob":
-        yield from check_job(dict(mapping(one, "spec", "jobTemplate")), "spec.jobTemplate")
+    labels = mapping(one, "metadata", "labels")
+    match one["kind"]:
+        case "RayJob":
+            yield from check_job(mapping(one, "spec"), "spec", labels)
+        case "RayCronJob":
+            yield from check_job(mapping(one, "spec", "jobTemplate"), "spec.jobTemplate", {})
+        case "RayCluster":
+            yield from check_suspended(mapping(one, "spec"), "spec", labels)
 
 
 def _finding(where: str, one: Mapping[str, Any], flaw: Flaw) -> Finding:

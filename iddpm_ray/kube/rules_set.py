@@ -36,8 +36,7 @@ def check_set(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
             ):
                 yield one, flaw
         if one["kind"] == "RayJob":
-            for flaw in check_spec(objects, one):
-                yield one, flaw
+            yield from check_spec(objects, one)
     for one in of_kind(objects, "PodDisruptionBudget"):
         for flaw in _evictions(one, list(_pods(objects, namespace(one)))):
             yield one, flaw

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from iddpm_ray.kube.clusters import Cluster, Group
-from iddpm_ray.kube.objects import Flaw, environment, get, items, mapping, quantity
+from iddpm_ray.kube.objects import Flaw, environment, get, mapping, quantity
 
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 POLL, STOP = "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "RAY_JOB_STOP_WAIT_TIME_S"
@@ -11,7 +11,7 @@ RAYS_DRAIN_S, RAYS_POLL_S, RAYS_STOP_S = 30.0, 5.0, 3.0
 KUBERNETES_GRACE_S = 30
 WINDOWS = (15, 105)  # of a pod on a spot machine of GKE, by its node pool
 LAST_WORDS_S = 3
-SOON_S, SAVE_S, IDLE_S, COLD_S = 2.0, 60.0, 600, 600
+SOON_S, SAVE_S, IDLE_S = 2.0, 60.0, 600
 OVERWRITE = "ray.io/overwrite-container-cmd"
 
 
@@ -137,40 +137,3 @@ def _order(cluster: Cluster) -> Iterator[Flaw]:
         if spot and priority >= min(spot):
             reason = f"{priority} is not below the spot group's {min(spot)}: on-demand machines are rented where spot ones would do"
             yield Flaw(f"{group.path}.priority", "groups", reason)
-
-
-def check_job(job: dict[str, object], at: str) -> Iterator[Flaw]:
-    """What is wrong with how a RayJob is submitted and ended.
-
-    Args:
-        job: the spec of a RayJob.
-        at: its path.
-    """
-    mode = get(job, "submissionMode")
-    if mode != "HTTPMode":
-        known = ("K8sJobMode", "SidecarMode", "InteractiveMode", None)
-        reason = (
-            "is no mode, though nobody refuses it"
-            if mode not in known
-            else "is not HTTPMode: a lost submitter or log stream ends a healthy run"
-        )
-        yield Flaw(f"{at}.submissionMode", "job", f"{mode} {reason}; by HTTPMode a lost head gets the job again, and it resumes")
-    if (
-        get(job, "shutdownAfterJobFinishes") is not True
-        and not items(job, "deletionStrategy", "deletionRules")
-        and not get(job, "clusterSelector")
-    ):
-        yield Flaw(f"{at}.shutdownAfterJobFinishes", "job", "is not true: the head is paid for until somebody remembers it")
-    ttl = get(job, "ttlSecondsAfterFinished")
-    if get(job, "shutdownAfterJobFinishes") is True and (ttl is None or ttl > 86400):
-        yield Flaw(f"{at}.ttlSecondsAfterFinished", "job", "should be given, and at most a day: the ended run's cluster stays that long")
-    if not get(job, "backoffLimit"):
-        yield Flaw(f"{at}.backoffLimit", "job", "is 0: the first failure of cluster or submission ends the run, which could resume")
-    deadline = get(job, "preRunningDeadlineSeconds")
-    if deadline is None or deadline < COLD_S:
-        reason = (
-            "should be given, or a job without machines waits for ever" if deadline is None else "is shorter than machines take to come"
-        )
-        yield Flaw(f"{at}.preRunningDeadlineSeconds", "job", reason)
-    if not str(get(job, "entrypoint") or "").strip():
-        yield Flaw(f"{at}.entrypoint", "job", "is empty: there is nothing to run")

@@ -3,10 +3,10 @@
 import ast
 from pathlib import Path
 
-from kube import test_lint, test_lint_network, test_lint_place, test_lint_pods, test_lint_set, test_lint_start
+from kube import test_lint, test_lint_job, test_lint_network, test_lint_place, test_lint_pods, test_lint_set, test_lint_start
 
 ROOT = Path(__file__).parents[2]
-TABLES = (test_lint_set, test_lint_network, test_lint_pods, test_lint_place, test_lint_start)
+TABLES = (test_lint_set, test_lint_network, test_lint_pods, test_lint_place, test_lint_start, test_lint_job)
 MISTAKES = [*test_lint.IN_THE_OVERLAY.values(), *test_lint.IN_THE_JOB.values(), *(one for table in TABLES for one in table.BROKEN.values())]
 
 
