@@ -15,6 +15,7 @@ from iddpm_ray.kube.kustomize import build, kustomization, named_files
 from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, items, mapping, read_file, title
 from iddpm_ray.kube.operator import check_operator
 from iddpm_ray.kube.rules_job import check_job, check_suspended
+from iddpm_ray.kube.rules_names import check_names
 from iddpm_ray.kube.rules_place import check_place
 from iddpm_ray.kube.rules_pods import check_pods
 from iddpm_ray.kube.rules_security import check_security
@@ -106,6 +107,7 @@ def _bounded(one: dict[str, Any]) -> bool:
 
 
 def _house(one: dict[str, Any]) -> Iterator[Flaw]:
+    yield from check_names(one)
     for cluster in clusters(one):
         yield from check_time(cluster)
         yield from check_start(cluster)

@@ -11,6 +11,7 @@ from iddpm_ray.kube.clusters import Cluster, Group, containers
 from iddpm_ray.kube.objects import Data, Flaw, environment, get, items, mapping
 
 _SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
+_PATHS = ("_PATH", "_FILE", "GOOGLE_APPLICATION_CREDENTIALS")  # where a secret lies, not what it is
 _AUTH = "RAY_AUTH_MODE"
 _INSIDE = (None, "", "ClusterIP")
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"}
@@ -76,7 +77,8 @@ def check_service(service: Data) -> Iterator[Flaw]:
 
 def _secrets(group: Group) -> Iterator[Flaw]:
     for name, value in environment(group.container).items():
-        if isinstance(value, str) and value and any(word in name.upper() for word in _SECRET_WORDS):
+        held = any(word in name.upper() for word in _SECRET_WORDS) and not name.upper().endswith(_PATHS)
+        if isinstance(value, str) and value and held:
             reason = "holds a secret in the open: whoever may read manifests has it; use valueFrom.secretKeyRef or workload identity"
             yield Flaw(f"{group.container_path}.env {name}", "secrets", reason)
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from iddpm_ray.kube.clusters import Cluster, Group
+from iddpm_ray.kube.clusters import HEAD_GROUP, Cluster, Group
 from iddpm_ray.kube.objects import Flaw, environment, get, mapping, quantity
+from iddpm_ray.kube.spelling import label_value
 
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 POLL, STOP = "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "RAY_JOB_STOP_WAIT_TIME_S"
 RAYS_DRAIN_S, RAYS_POLL_S, RAYS_STOP_S = 30.0, 5.0, 3.0
 KUBERNETES_GRACE_S = 30
 WINDOWS = (15, 105)  # of a pod on a spot machine of GKE, by its node pool
-LAST_WORDS_S = 3
+LAST_WORDS_S, HEADS_GRACE_S = 3, 10
 SOON_S, SAVE_S, IDLE_S = 2.0, 60.0, 600
 OVERWRITE = "ray.io/overwrite-container-cmd"
 
@@ -94,15 +95,33 @@ def _replacement(group: Group) -> Iterator[Flaw]:
 def _head(head: Group) -> Iterator[Flaw]:
     values = environment(head.container)
     poll = quantity(values.get(POLL, str(RAYS_POLL_S)))
-    if poll is None or poll > SOON_S:
+    if poll is None or not 0 < poll <= SOON_S:
         reason = (
-            f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, much of a window of {WINDOWS[0]} s: 1 would do"
+            f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, of a window of {WINDOWS[0]} s: 1 would do, and "
+            "nothing but a number above 0 is read"
         )
         yield Flaw(f"{head.container_path}.env {POLL}", "poll", reason)
     stop = quantity(values.get(STOP, str(RAYS_STOP_S)))
     if stop is None or stop < SAVE_S:
         reason = f"a stopped job is killed after {values.get(STOP) or RAYS_STOP_S} s, before it has saved: 300 would do"
         yield Flaw(f"{head.container_path}.env {STOP}", "stop", reason)
+    yield from _last_words(head)
+
+
+def _last_words(head: Group) -> Iterator[Flaw]:
+    """The head drains itself too when it is to end, and ends when that is over."""
+    given, told = environment(head.container).get(DRAIN), get(head.pod, "terminationGracePeriodSeconds")
+    grace = KUBERNETES_GRACE_S if told is None else told
+    drain = RAYS_DRAIN_S if given is None else quantity(given)
+    if grace < HEADS_GRACE_S:
+        reason = f"{grace} s: the head is killed before Ray has ended, and with it what the driver had still to say; 30 would do"
+        yield Flaw(f"{head.pod_path}.terminationGracePeriodSeconds", "grace", reason)
+    if drain is None:
+        yield Flaw(f"{head.container_path}.env {DRAIN}", "drain", f"{given} is no number, and Ray does not start")
+    elif drain > grace - LAST_WORDS_S and grace >= HEADS_GRACE_S:
+        own = " (Ray's default)" if given is None else ""
+        reason = f"{drain:g} s{own} of {grace} s: the head waits for itself until it is killed, and nothing ends in order; 5 would do"
+        yield Flaw(f"{head.container_path}.env {DRAIN}", "drain", reason)
 
 
 def _idle(cluster: Cluster) -> Iterator[Flaw]:
@@ -129,8 +148,14 @@ def _idle(cluster: Cluster) -> Iterator[Flaw]:
 def _order(cluster: Cluster) -> Iterator[Flaw]:
     names = [get(group.data, "groupName") for group in cluster.workers]
     for group in cluster.workers:
-        if names.count(get(group.data, "groupName")) > 1:
+        name = get(group.data, "groupName")
+        if names.count(name) > 1:
             yield Flaw(f"{group.path}.groupName", "groups", "stands twice: the autoscaler knows only the last of that name")
+        if name == HEAD_GROUP:
+            yield Flaw(f"{group.path}.groupName", "groups", "is the head's: the autoscaler takes one for the other")
+        if not label_value(str(name)):
+            reason = f"{name!r} is the value of a label of its pods, and none: the API server refuses every pod"
+            yield Flaw(f"{group.path}.groupName", "groups", reason)
     spot = [get(group.data, "priority") or 0 for group in cluster.workers if group.spot]
     other = [(group, get(group.data, "priority") or 0) for group in cluster.workers if not group.spot]
     for group, priority in other:

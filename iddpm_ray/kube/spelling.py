@@ -1,5 +1,6 @@
-"""Names that are almost those that somebody reads: misspelt, they are accepted and have no effect."""
+"""Names: those that are almost what somebody reads, which are accepted and have no effect, and those that no label can have."""
 
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
@@ -26,6 +27,19 @@ ANNOTATIONS = (
     "ray.io/overwrite-container-cmd",
 )
 _CLOSE, _PART = 0.9, 0.8
+_PLAIN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"((?=.{{1,253}}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?{_PLAIN}")
+_VALUE = re.compile(rf"({_PLAIN})?")
+
+
+def label_key(text: str) -> bool:
+    """Whether Kubernetes takes it as the key of a label or an annotation."""
+    return _KEY.fullmatch(text) is not None
+
+
+def label_value(text: str) -> bool:
+    """Whether Kubernetes takes it as the value of a label."""
+    return _VALUE.fullmatch(text) is not None
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:

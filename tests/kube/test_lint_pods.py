@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from kube.test_lint import Change, Objects, container, drop, head, overlay, pod, put, workers
+from kube.test_lint import DRAIN, POLL, Change, Objects, container, drop, head, of, overlay, pod, put, set_env, workers
 from kube.test_lint import _found as found
 
 from iddpm_ray.kube.lint import judge
@@ -77,10 +77,58 @@ VALID: dict[str, Change] = {
         drop(pod_secure(o), "seccompProfile"),
         put(secure(o), "seccompProfile", {"type": "RuntimeDefault"}),
     ),
+    "a head that ends at once": lambda o: set_env(head(o), DRAIN, "0"),
+    "a head with more time": lambda o: (put(pod(head(o)), "terminationGracePeriodSeconds", 120), set_env(head(o), DRAIN, None)),
+    "poll twice a second": lambda o: set_env(head(o), POLL, "0.5"),
+    "variables of Ray's own": lambda o: [
+        set_env(head(o), name, "1") for name in ("RAY_AUTH_TOKEN_PATH", "RAY_DASHBOARD_MAX_ACTORS_TO_CACHE", "RAY_JOB_STOP_SIGNAL")
+    ],
+    "labels with a prefix": lambda o: labels(o).update({"a.example.com/b_c.d": "E-f_1", "empty": ""}),
     "user in the container": lambda o: (drop(pod_secure(o), "runAsNonRoot"), put(secure(o), "runAsNonRoot", True)),
 }
 
-BROKEN = {**SECURITY}
+
+def labels(o: Objects) -> Any:
+    return workers(o)["template"]["metadata"]["labels"]
+
+
+TIMES: dict[str, tuple[Change, str, str]] = {
+    "head drains for Ray's default": (lambda o: set_env(head(o), DRAIN, None), "drain", "30 s (Ray's default) of 30 s"),
+    "head drains beyond its end": (lambda o: set_env(head(o), DRAIN, "60"), "drain", "60 s of 30 s"),
+    "head that drains soon": (lambda o: set_env(head(o), DRAIN, "soon"), "drain", "soon is no number"),
+    "head without grace": (lambda o: put(pod(head(o)), "terminationGracePeriodSeconds", 0), "grace", "killed before Ray has ended"),
+    "poll of nothing": (lambda o: set_env(head(o), POLL, "0"), "poll", "every 0 s"),
+    "poll below nothing": (lambda o: set_env(head(o), POLL, "-1"), "poll", "a number above 0"),
+}
+
+NAMES: dict[str, tuple[Change, str, str]] = {
+    "misspelt variable": (
+        lambda o: container(workers(o))["env"].append({"name": DRAIN.removesuffix("_S"), "value": "12"}),
+        "names",
+        f"is read by nobody ({DRAIN}?)",
+    ),
+    "misspelt annotation": (
+        lambda o: put(of(o, "ServiceAccount")["metadata"], "annotations", {"iam.gke.io/gcp-service-acount": "x@y"}),
+        "names",
+        "(iam.gke.io/gcp-service-account?)",
+    ),
+    "variable twice": (lambda o: container(workers(o))["env"].insert(0, {"name": DRAIN, "value": "30"}), "names", "stands twice"),
+    "volume twice": (lambda o: pod(workers(o))["volumes"].append({"name": "shm", "emptyDir": {}}), "names", "no pod is made"),
+    "path twice": (
+        lambda o: container(head(o))["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"}),
+        "names",
+        "stands twice",
+    ),
+    "value of a label": (lambda o: put(of(o, "RayCluster")["metadata"], "labels", {"a": "b/c d"}), "names", "'b/c d' should be"),
+    "long value of a label": (lambda o: put(of(o, "RayCluster")["metadata"], "labels", {"a": "b" * 64}), "names", "at most 63"),
+    "key of a pod's label": (lambda o: put(labels(o), "a b", "c"), "names", "'a b' is no key"),
+    "prefix of a pod's label": (lambda o: put(labels(o), "A/b", "c"), "names", "'A/b' is no key"),
+    "key of an annotation": (lambda o: put(of(o, "Namespace")["metadata"], "annotations", {"a b": "c"}), "names", "'a b' is no key"),
+    "name of a group": (lambda o: put(workers(o), "groupName", "GPU spot"), "groups", "refuses every pod"),
+    "name of the head's group": (lambda o: put(workers(o), "groupName", "headgroup"), "groups", "is the head's"),
+}
+
+BROKEN = {**SECURITY, **TIMES, **NAMES}
 
 
 @pytest.mark.parametrize("name", BROKEN)
