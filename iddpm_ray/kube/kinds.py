@@ -44,6 +44,7 @@ _FROM_POD = _object(("from",), **{"from": _TEXT, "to": _TEXT})
 _SECONDS: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
 _LOGIN = dict.fromkeys(("authorization", "basicAuth", "oauth2", "params", "proxyUrl", "scheme"), _ANY)
 _LIMITS = {f"{name}Limit": _WHOLE for name in ("label", "labelNameLength", "labelValueLength", "sample", "target")}
+_LASTING: Schema = {"type": "string", "pattern": "^(0|([0-9]+(ms|[smhdwy]))+)$"}  # of Prometheus
 _RULE = _object(
     ("expr",),
     alert=_TEXT,
@@ -51,10 +52,10 @@ _RULE = _object(
     expr={"type": ["string", "integer"]},
     labels=_TEXTS,
     annotations=_TEXTS,
-    keep_firing_for=_TEXT,
+    keep_firing_for=_LASTING,
 )
-_RULE["properties"]["for"] = _TEXT  # Python reserves these words
-_GROUP = _object(("name", "rules"), name=_TEXT, interval=_TEXT, labels=_TEXTS, limit=_WHOLE, query_offset=_TEXT, rules=_list(_RULE))
+_RULE["properties"]["for"] = _LASTING  # Python reserves these words
+_GROUP = _object(("name", "rules"), name=_TEXT, interval=_LASTING, labels=_TEXTS, limit=_WHOLE, query_offset=_TEXT, rules=_list(_RULE))
 _GROUP["properties"]["partial_response_strategy"] = _TEXT
 _GROUPS = _object(("groups",), groups=_list(_GROUP))
 _HARD = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}

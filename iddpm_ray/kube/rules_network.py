@@ -44,9 +44,8 @@ def check_network(objects: Objects, homes: set[str]) -> Iterator[tuple[Data, Fla
     for one in objects:
         for cluster in clusters(one):
             policies = near(objects, cluster.namespace, "NetworkPolicy")
-            away = [policy for policy in of_kind(objects, "NetworkPolicy") if policy not in policies]
-            elsewhere = any(_chooses(policy, group) for policy in away for group in cluster.groups)
-            if cluster.namespace in homes or policies or elsewhere:
+            meant = any(_chooses(policy, group) for policy in of_kind(objects, "NetworkPolicy") for group in cluster.groups)
+            if cluster.namespace in homes or meant:
                 for flaw in _unguarded(cluster, policies):
                     yield one, flaw
             yield from _kept_apart(cluster, policies)

@@ -1,6 +1,7 @@
 """House rules about single pods: the head, the versions, memory, GPUs and mounts."""
 
 import json
+import re
 from collections.abc import Iterator
 
 from iddpm_ray.kube.clusters import ACCELERATOR, GPU, Cluster, Group
@@ -12,6 +13,12 @@ HEAD_GIB = 4
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
+_PART = r"([a-z0-9]+([._-]+[a-z0-9]+)*|[A-Z]{4,})"  # the latter stands for what is still to be put there
+_IMAGE = re.compile(  # registry with its port, path, tag, digest
+    rf"([A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
+
+
 def check_pods(cluster: Cluster) -> Iterator[Flaw]:
     """What is wrong with the pods of a cluster, as KubeRay would make them."""
     yield from _head(cluster)
@@ -19,6 +26,7 @@ def check_pods(cluster: Cluster) -> Iterator[Flaw]:
     for group in cluster.groups:
         yield from _memory(group)
         yield from _mounts(group)
+        yield from _life(group)
     for group in cluster.workers:
         yield from _gpus(group)
 
@@ -65,6 +73,13 @@ def _versions(cluster: Cluster) -> Iterator[Flaw]:
         if "@sha256:" not in image and tag in ("", "latest"):
             reason = f"{image} names no version: a pod that comes later may run other code in the same run"
             yield Flaw(f"{group.container_path}.image", "version", reason)
+        elif image and not _IMAGE.fullmatch(image):
+            reason = f"{image!r} names no image: small letters, then a tag or @sha256: and 64 digits; no pod ever starts"
+            yield Flaw(f"{group.container_path}.image", "version", reason)
+    other = get(cluster.spec, "autoscalerOptions", "image")
+    if other is not None and images != {other}:
+        reason = f"is {other}, the head's is another: an autoscaler of another Ray does not understand its head"
+        yield Flaw(f"{cluster.path}.autoscalerOptions.image", "version", reason)
     if get(cluster.spec, "upgradeStrategy", "type") == "Recreate":
         yield Flaw(f"{cluster.path}.upgradeStrategy.type", "version", "is Recreate: an edit of the manifest kills a run without notice")
 
@@ -105,6 +120,29 @@ def _mounts(group: Group) -> Iterator[Flaw]:
         if get(mount, "name") not in volumes:
             path = f"{group.container_path}.volumeMounts[{index}]"
             yield Flaw(path, "references", f"volume {get(mount, 'name')} is not there: the API server refuses every pod")
+
+
+def _life(group: Group) -> Iterator[Flaw]:
+    """What keeps Ray's process from living in its pod."""
+    if get(group.pod, "activeDeadlineSeconds") is not None:
+        reason = "ends the pod after that time, whatever runs in it: cluster.max_hours ends a run, and it saves first"
+        yield Flaw(f"{group.pod_path}.activeDeadlineSeconds", "life", reason)
+    if get(group.pod, "dnsPolicy") == "Default":
+        reason = "is Default: the pod does not know the cluster's names, and no worker finds its head (ClusterFirst, or nothing, would do)"
+        yield Flaw(f"{group.pod_path}.dnsPolicy", "life", reason)
+    places = {str(get(one, "mountPath")).rstrip("/") for one in items(group.container, "volumeMounts") if not get(one, "readOnly")}
+    if get(group.container, "securityContext", "readOnlyRootFilesystem") is True and "/tmp" not in places:
+        reason = "is true, and nothing is mounted at /tmp: Ray has its sockets and logs there, and never starts"
+        yield Flaw(f"{group.container_path}.securityContext.readOnlyRootFilesystem", "life", reason)
+    if "/dev/shm" not in places and any(get(one, "mountPath") == "/dev/shm" for one in items(group.container, "volumeMounts")):
+        yield Flaw(f"{group.container_path}.volumeMounts /dev/shm", "life", "is readOnly: the object store cannot be made there")
+    if get(group.container, "imagePullPolicy") == "Never":
+        reason = "is Never: a machine that has just come has no image, and the pod never starts there"
+        yield Flaw(f"{group.container_path}.imagePullPolicy", "life", reason)
+    disk = quantity(get(group.container, "resources", "limits", "ephemeral-storage"))
+    if disk is not None and disk < GIB:
+        reason = f"{disk / 2**20:g} MiB: the pod is evicted as soon as Ray has written logs of that size"
+        yield Flaw(f"{group.container_path}.resources.limits.ephemeral-storage", "life", reason)
 
 
 def _gpus(group: Group) -> Iterator[Flaw]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from iddpm_ray.kube.clusters import Cluster, Group, clusters
+from iddpm_ray.kube.names import PART_OF
 from iddpm_ray.kube.objects import Data, Flaw, get, items, mapping, namespace, near, of_kind, selects
 from iddpm_ray.kube.ports import written
 from iddpm_ray.kube.rules_network import End, admits, rules
@@ -21,16 +22,23 @@ def check_scrape(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
     monitors = list(of_kind(objects, "PodMonitoring", "PodMonitor"))
     for monitor in monitors:
         chosen = [(cluster, group) for _, cluster in all_clusters for group in cluster.groups if _chooses(monitor, cluster, group)]
-        if all_clusters and not chosen:
+        if all_clusters and not chosen and _for_runs(monitor):
             reason = "chooses none of the pods here, in the namespaces that it looks at: there will be no numbers, and no alert says so"
             yield monitor, Flaw("spec.selector", "monitoring", reason)
         for cluster, group in chosen:
             for flaw in _ends(objects, monitor, cluster, group):
                 yield monitor, flaw
-    if monitors and any(True for _ in of_kind(objects, "Rules", "PrometheusRule")):
+    if any(True for _ in of_kind(objects, "Rules", "PrometheusRule")) and any(_for_runs(one) for one in monitors):
         for one, cluster in all_clusters:
             for flaw in _unread(monitors, cluster):
                 yield one, flaw
+
+
+def _for_runs(monitor: Data) -> bool:
+    """Whether its selector speaks of labels that only pods of Ray and of runs have."""
+    selector = mapping(monitor, "spec", "selector")
+    keys = [*mapping(selector, "matchLabels"), *(get(one, "key") for one in items(selector, "matchExpressions"))]
+    return not keys or any(str(key).startswith(("iddpm/", "ray.io/")) or key == PART_OF for key in keys)
 
 
 def _chooses(monitor: Data, cluster: Cluster, group: Group) -> bool:

@@ -1,5 +1,6 @@
 """House rules about objects together: what one names must be there, in the same namespace; who may be evicted, and what the ceiling is."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from iddpm_ray.kube.rules_network import check_network
 from iddpm_ray.kube.rules_scrape import check_scrape
 from iddpm_ray.kube.rules_security import check_service
 from iddpm_ray.kube.rules_spec import check_spec
+from iddpm_ray.kube.spelling import meant
 
 Objects = list[dict[str, Any]]
 
@@ -18,6 +20,7 @@ _AT_HOME = {
     *("ServiceAccount", "PodMonitoring", "Rules", "ConfigMap", "Secret", "PersistentVolumeClaim", "LocalQueue"),
 }  # of no use to a run in another namespace than its own
 _DASHBOARD = "grafana_dashboard"  # label of a ConfigMap that Grafana reads, wherever Grafana is
+_ENFORCE = "pod-security.kubernetes.io/enforce"
 _CLASSES = ("system-cluster-critical", "system-node-critical")  # that every cluster has
 
 
@@ -25,6 +28,7 @@ def check_set(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
     """What is wrong with objects that are applied together, and in which of them."""
     homes = {str(get(one, "metadata", "name")) for one in of_kind(objects, "Namespace")}
     yield from _homes(objects, homes)
+    yield from _twins(objects)
     for one in objects:
         for cluster in clusters(one):
             here = cluster.namespace in homes
@@ -48,9 +52,15 @@ def check_set(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
     yield from check_network(objects, homes)
     yield from check_scrape(objects)
     for one in of_kind(objects, "Namespace"):
-        if get(one, "metadata", "labels", "pod-security.kubernetes.io/enforce") != "restricted":
-            path = "metadata.labels pod-security.kubernetes.io/enforce"
+        if get(one, "metadata", "labels", _ENFORCE) != "restricted":
+            path = f"metadata.labels {_ENFORCE}"
             yield one, Flaw(path, "security", "is not restricted: whoever may make a pod there may own the machine it lands on")
+        version = get(one, "metadata", "labels", f"{_ENFORCE}-version")
+        if version is not None and not re.fullmatch(r"latest|v1\.[0-9]{1,2}", version):
+            yield (
+                one,
+                Flaw(f"metadata.labels {_ENFORCE}-version", "security", f"{version} is no version: the API server refuses the namespace"),
+            )
     yield from _priorities(objects)
 
 
@@ -66,6 +76,15 @@ def _homes(objects: Objects, homes: set[str]) -> Iterator[tuple[Data, Flaw]]:
         yield one, Flaw("metadata.namespace", "namespace", reason)
 
 
+def _twins(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
+    seen: set[tuple[Any, ...]] = set()
+    for one in objects:
+        name = (str(one["apiVersion"]).partition("/")[0], one["kind"], namespace(one), get(one, "metadata", "name"))
+        if name in seen:
+            yield one, Flaw("metadata.name", "names", "stands twice among these objects: the last one is applied over the first")
+        seen.add(name)
+
+
 def _pods(objects: Objects, home: str | None) -> Iterator[Group]:
     return (group for one in objects for cluster in clusters(one) if cluster.namespace == home for group in cluster.groups)
 
@@ -75,14 +94,11 @@ def _accounts(objects: Objects, cluster: Cluster, *, here: bool) -> Iterator[Fla
     accounts = {str(get(one, "metadata", "name")): one for one in near(objects, cluster.namespace, "ServiceAccount")}
     classes = {str(get(one, "metadata", "name")) for one in of_kind(objects, "PriorityClass")}
     for group in cluster.groups:
-        for key, kind, known in (
-            ("serviceAccountName", "ServiceAccount", set(accounts)),
-            ("priorityClassName", "PriorityClass", classes and classes | set(_CLASSES)),
-        ):
+        for key, kind, known in (("serviceAccountName", "ServiceAccount", set(accounts)), ("priorityClassName", "PriorityClass", classes)):
             name, path = get(group.pod, key), f"{group.pod_path}.{key}"
-            if name is None:
-                yield Flaw(path, "references", "is not given" + _without(key))
-            elif name not in known and (known or here):
+            if name is None or (name, key) == ("default", "serviceAccountName"):
+                yield Flaw(path, "references", f"is {name or 'not given'}" + _without(key))
+            elif name not in known | set(_CLASSES) and (here or meant(name, known)):
                 yield Flaw(path, "references", f"there is no {kind} {name} among these objects{_those(known)}: no pod is made")
     yield from _token(cluster.head, accounts, scaling=get(cluster.spec, "enableInTreeAutoscaling") is True)
 
@@ -134,7 +150,8 @@ def _references(objects: Objects, cluster: Cluster, *, here: bool) -> Iterator[F
         for path, kind, name in _named(group):
             known = {str(get(one, "metadata", "name")) for one in near(objects, cluster.namespace, kind)}
             away = [str(namespace(one)) for one in of_kind(objects, kind) if get(one, "metadata", "name") == name]
-            if name in known or not (known or away or (here and kind == "ConfigMap")):
+            unknown = away or meant(name, known) or (here and (known or kind == "ConfigMap"))
+            if name in known or not unknown:
                 continue
             where = f"it is in the namespace {away[0]}" if away else f"there is no {kind} {name} among these objects{_those(known)}"
             yield Flaw(path, "references", f"{name}: {where}: the pod never starts")
@@ -153,10 +170,10 @@ def _named(group: Group) -> Iterator[tuple[str, str, str]]:
 
 
 def _budget(objects: Objects, cluster: Cluster, *, here: bool) -> Iterator[Flaw]:
-    """Whether something keeps the head from eviction; asked where the budgets are, which is beside the Namespace or among these."""
+    """Whether something keeps the head from eviction; elsewhere than beside the Namespace that may stand in another file."""
     choosing = [one for one in of_kind(objects, "PodDisruptionBudget") if selects(mapping(one, "spec", "selector"), cluster.head.labels)]
     near_by = near(objects, cluster.namespace, "PodDisruptionBudget")
-    if (here or near_by or choosing) and not any(one in near_by for one in choosing):
+    if (here or choosing) and not any(one in near_by for one in choosing):
         away = f" ({get(choosing[0], 'metadata', 'name')} is in the namespace {namespace(choosing[0])})" if choosing else ""
         reason = f"no PodDisruptionBudget of its namespace chooses the head{away}: a drained machine takes the driver along at once"
         yield Flaw(cluster.head.path, "budget", reason)

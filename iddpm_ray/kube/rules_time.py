@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from iddpm_ray.kube.clusters import HEAD_GROUP, Cluster, Group
+from iddpm_ray.kube.names import CAPACITY_LABEL
 from iddpm_ray.kube.objects import Flaw, environment, get, mapping, quantity
 from iddpm_ray.kube.spelling import label_value
 
@@ -12,7 +13,7 @@ RAYS_DRAIN_S, RAYS_POLL_S, RAYS_STOP_S = 30.0, 5.0, 3.0
 KUBERNETES_GRACE_S = 30
 WINDOWS = (15, 105)  # of a pod on a spot machine of GKE, by its node pool
 LAST_WORDS_S, HEADS_GRACE_S = 3, 10
-SOON_S, SAVE_S, IDLE_S = 2.0, 60.0, 600
+SOON_S, SAVE_S, LEAST_IDLE_S, IDLE_S = 2.0, 60.0, 10, 600
 OVERWRITE = "ray.io/overwrite-container-cmd"
 
 
@@ -142,6 +143,8 @@ def _idle(cluster: Cluster) -> Iterator[Flaw]:
     for where, seconds in times:
         if seconds is not None and seconds > IDLE_S:
             yield Flaw(where, "idle", f"{seconds} s: idle machines are paid for that long")
+        elif seconds is not None and seconds < LEAST_IDLE_S:
+            yield Flaw(where, "idle", f"{seconds} s: machines are given back between two attempts of a run, and rented anew")
     yield from _order(cluster)
 
 
@@ -153,6 +156,12 @@ def _order(cluster: Cluster) -> Iterator[Flaw]:
             yield Flaw(f"{group.path}.groupName", "groups", "stands twice: the autoscaler knows only the last of that name")
         if name == HEAD_GROUP:
             yield Flaw(f"{group.path}.groupName", "groups", "is the head's: the autoscaler takes one for the other")
+        said = get(group.data, "labels", CAPACITY_LABEL)
+        if said is not None and group.google and said != ("spot" if group.spot else "on-demand"):
+            reason = (
+                f"says {said}, and the machines are {'spot' if group.spot else 'on-demand'} ones: what is placed by that label is misled"
+            )
+            yield Flaw(f"{group.path}.labels {CAPACITY_LABEL}", "groups", reason)
         if not label_value(str(name)):
             reason = f"{name!r} is the value of a label of its pods, and none: the API server refuses every pod"
             yield Flaw(f"{group.path}.groupName", "groups", reason)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from kube.test_lint import DRAIN, POLL, Change, Objects, container, drop, head, of, overlay, pod, put, set_env, workers
+from kube.test_lint import DRAIN, POLL, Change, Objects, cluster, container, drop, head, of, overlay, pod, put, set_env, workers
 from kube.test_lint import _found as found
 
 from iddpm_ray.kube.lint import judge
@@ -19,6 +19,10 @@ def pod_secure(o: Objects) -> Any:
 
 def volume(kind: str, **content: Any) -> Change:
     return lambda o: pod(workers(o))["volumes"].append({"name": "x", kind: content})
+
+
+def image(name: str) -> Change:
+    return lambda o: [put(container(one), "image", name) for one in (head(o), workers(o), workers(o, 1))]
 
 
 SECURITY: dict[str, tuple[Change, str, str]] = {
@@ -83,6 +87,24 @@ VALID: dict[str, Change] = {
     "variables of Ray's own": lambda o: [
         set_env(head(o), name, "1") for name in ("RAY_AUTH_TOKEN_PATH", "RAY_DASHBOARD_MAX_ACTORS_TO_CACHE", "RAY_JOB_STOP_SIGNAL")
     ],
+    **{
+        f"image {name}": image(name)
+        for name in (
+            "reg:5000/x/y_z:V1.2-a",
+            "REG.example.com/x:1",
+            f"x@sha256:{'0' * 64}",
+            f"reg/x:1@sha256:{'a' * 64}",
+            "europe-west4-docker.pkg.dev/a-b/c/d__e:0.1.0",
+        )
+    },
+    "only to read, with room to write": lambda o: (
+        put(secure(o), "readOnlyRootFilesystem", True),
+        pod(workers(o))["volumes"].append({"name": "tmp", "emptyDir": {}}),
+        container(workers(o))["volumeMounts"].append({"name": "tmp", "mountPath": "/tmp"}),
+    ),
+    "a standard of a version": lambda o: put(
+        of(o, "Namespace")["metadata"]["labels"], "pod-security.kubernetes.io/enforce-version", "v1.33"
+    ),
     "labels with a prefix": lambda o: labels(o).update({"a.example.com/b_c.d": "E-f_1", "empty": ""}),
     "user in the container": lambda o: (drop(pod_secure(o), "runAsNonRoot"), put(secure(o), "runAsNonRoot", True)),
 }
@@ -128,7 +150,41 @@ NAMES: dict[str, tuple[Change, str, str]] = {
     "name of the head's group": (lambda o: put(workers(o), "groupName", "headgroup"), "groups", "is the head's"),
 }
 
-BROKEN = {**SECURITY, **TIMES, **NAMES}
+LIFE: dict[str, tuple[Change, str, str]] = {
+    "pod that ends": (lambda o: put(pod(workers(o)), "activeDeadlineSeconds", 3600), "life", "whatever runs in it"),
+    "names of the machine": (lambda o: put(pod(workers(o)), "dnsPolicy", "Default"), "life", "no worker finds its head"),
+    "nowhere to write": (lambda o: put(secure(o), "readOnlyRootFilesystem", True), "life", "never starts"),
+    "shared memory to read": (lambda o: put(container(workers(o))["volumeMounts"][0], "readOnly", True), "life", "the object store cannot"),
+    "image never fetched": (lambda o: put(container(workers(o)), "imagePullPolicy", "Never"), "life", "has just come"),
+    "no room for logs": (
+        lambda o: put(container(workers(o))["resources"]["limits"], "ephemeral-storage", "1Mi"),
+        "life",
+        "evicted as soon",
+    ),
+    "image of capitals": (image("reg/X:1"), "version", "names no image"),
+    "image with a blank": (image("reg/x :1"), "version", "names no image"),
+    "digest cut short": (image("reg/x@sha256:abc"), "version", "names no image"),
+    "another autoscaler": (
+        lambda o: put(cluster(o)["autoscalerOptions"], "image", "rayproject/ray:2.40.0"),
+        "version",
+        "an autoscaler of another Ray",
+    ),
+    "given back at once": (lambda o: put(cluster(o)["autoscalerOptions"], "idleTimeoutSeconds", 0), "idle", "between two attempts"),
+    "capacity of another name": (lambda o: put(workers(o)["labels"], "iddpm/capacity", "on-demand"), "groups", "says on-demand"),
+    "an alert that waits in no unit": (
+        lambda o: put(of(o, "Rules")["spec"]["groups"][0]["rules"][0], "for", "10x"),
+        "schema",
+        "does not match",
+    ),
+    "a standard of no version": (
+        lambda o: put(of(o, "Namespace")["metadata"]["labels"], "pod-security.kubernetes.io/enforce-version", "v1.99x"),
+        "security",
+        "is no version",
+    ),
+    "the same object twice": (lambda o: o.append(of(o, "RayCluster")), "names", "stands twice among these"),
+}
+
+BROKEN = {**SECURITY, **TIMES, **NAMES, **LIFE}
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -99,8 +99,16 @@ def another_budget(o: Objects) -> None:
     o.append(other)
 
 
+def another_monitor(o: Objects) -> None:
+    other = copy.deepcopy(of(o, "PodMonitoring"))
+    other["metadata"]["name"] = "tracker"
+    other["spec"] = {"selector": {"matchLabels": {"app": "tracker"}}, "endpoints": [{"port": "http"}]}
+    o.append(other)
+
+
 VALID: dict[str, Change] = {
     "budget of another app": another_budget,
+    "monitor of another app": another_monitor,
     "budget that keeps all": lambda o: (drop(budget(o), "maxUnavailable"), put(budget(o), "minAvailable", "100%")),
     "budget by KubeRay's label": lambda o: put(budget(o), "selector", {"matchLabels": {"ray.io/node-type": "head"}}),
     "dashboard where Grafana is": lambda o: o.append(
@@ -144,6 +152,35 @@ def test_what_is_as_good_is_without_findings(name: str) -> None:
 
 def test_the_specs_map_in_another_namespace_than_its_job_is_found() -> None:
     found(job(), away("ConfigMap"), "references", "it is in the namespace default")
+
+
+def test_a_run_beside_another_app_is_not_asked_for_what_stands_elsewhere() -> None:
+    """Accounts, policies and budgets of the run's namespace are in the overlay, not in this file."""
+    metadata = {"name": "tracker", "namespace": "iddpm"}
+    others = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "tracker"}, "value": 1},
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": metadata,
+            "spec": {"podSelector": {"matchLabels": {"app": "tracker"}}},
+        },
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata,
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "tracker"}}},
+        },
+    ]
+    assert [str(one) for one in judge([*job(), *others], where="here")] == []
+
+
+def test_an_account_that_is_almost_the_one_is_found_without_its_namespace() -> None:
+    objects = [one for one in overlay() if one["kind"] in ("RayCluster", "ServiceAccount")]
+    put(pod(head(objects)), "serviceAccountName", "iddpm-haed")
+    assert [one.rule for one in judge(objects, where="here")] == ["references"]
 
 
 def test_a_cluster_without_its_namespace_is_not_asked_what_stands_there() -> None:
