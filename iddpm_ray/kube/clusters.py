@@ -127,6 +127,11 @@ class Cluster:
     workers: tuple[Group, ...]
 
     @property
+    def google(self) -> bool:
+        """Whether it is meant for GKE."""
+        return any(group.google for group in self.groups)
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         return (self.head, *self.workers)
 

@@ -95,7 +95,7 @@ def judge(objects: Objects, *, where: str) -> list[Finding]:
 def _each(objects: Objects) -> Iterator[dict[str, Any]]:
     """The objects, those in a List among them, as `kubectl get` prints several."""
     for one in objects:
-        if one["kind"] == "List":
+        if one.get("kind") == "List":
             yield from (inner for inner in items(one, "items") if isinstance(inner, dict) and is_manifest(inner))
         else:
             yield one

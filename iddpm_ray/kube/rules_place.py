@@ -12,26 +12,25 @@ _PENDING = "the pod stays Pending for ever"
 
 def check_place(cluster: Cluster) -> Iterator[Flaw]:
     """What keeps the pods of a cluster off machines, or lets them onto the wrong ones."""
-    google = any(group.google for group in cluster.groups)
-    if cluster.head.spot or (google and not cluster.head.never_spot):
+    if cluster.head.spot or (cluster.google and not cluster.head.never_spot):
         reason = f"the head may land on a spot machine, and the driver is lost with it: require {SPOT} DoesNotExist, in every term"
         yield Flaw(f"{cluster.head.pod_path}.affinity", "head", reason)
     for group in cluster.groups:
-        yield from _taints(group)
+        yield from _taints(group, google=cluster.google)
         yield from _labels(group)
         yield from _limits(cluster, group)
         yield from _machine(cluster, group)
     for group in cluster.workers:
-        if not group.spot and group.google and not group.never_spot:
+        if not group.spot and cluster.google and not group.never_spot:
             reason = f"on-demand in name: without {SPOT} DoesNotExist in every term it may land on spot, with nobody expecting a reclaim"
             yield Flaw(f"{group.pod_path}.affinity", "machine", reason)
 
 
-def _taints(group: Group) -> Iterator[Flaw]:
+def _taints(group: Group, *, google: bool) -> Iterator[Flaw]:
     path = f"{group.pod_path}.tolerations"
     if group.spot and not group.head and not _bears(group, SPOT, "true"):
         yield Flaw(path, "machine", f"do not bear the taint {SPOT}=true:NoSchedule of spot pools: {_PENDING}")
-    if group.google and asked(group.container, GPU) and not _bears(group, GPU, "present"):
+    if google and asked(group.container, GPU) and not _bears(group, GPU, "present"):
         reason = f"do not bear the taint {GPU}=present:NoSchedule of GPU machines: where nobody adds that for it, {_PENDING}"
         yield Flaw(path, "machine", reason)
 

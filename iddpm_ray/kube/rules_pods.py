@@ -28,7 +28,7 @@ def check_pods(cluster: Cluster) -> Iterator[Flaw]:
         yield from _mounts(group)
         yield from _life(group)
     for group in cluster.workers:
-        yield from _gpus(group)
+        yield from _gpus(group, google=cluster.google)
 
 
 def _head(cluster: Cluster) -> Iterator[Flaw]:
@@ -145,7 +145,7 @@ def _life(group: Group) -> Iterator[Flaw]:
         yield Flaw(f"{group.container_path}.resources.limits.ephemeral-storage", "life", reason)
 
 
-def _gpus(group: Group) -> Iterator[Flaw]:
+def _gpus(group: Group, *, google: bool) -> Iterator[Flaw]:
     resources = mapping(group.container, "resources")
     most = quantity(get(resources, "limits", GPU))
     path = f"{group.container_path}.resources {GPU}"
@@ -160,7 +160,7 @@ def _gpus(group: Group) -> Iterator[Flaw]:
         if ACCELERATOR in group.selector:
             yield Flaw(path, "gpus", "is not asked for, though the machine has GPUs that are paid for")
         return
-    if group.google and ACCELERATOR not in group.selector:
+    if google and ACCELERATOR not in group.selector:
         yield Flaw(
             f"{group.pod_path}.nodeSelector {ACCELERATOR}", "gpus", "is not given: any GPU may come, and memory is found out by running out"
         )

@@ -13,6 +13,7 @@ Objects = list[dict[str, Any]]
 
 SCRAPED = ("metrics", "as-metrics")  # what the alerts read; `as-metrics` is the autoscaler's, on the head
 _GOOGLES = ("gmp-system", "gke-gmp-system")
+_CLUSTER = "ray_cluster"  # by which the alerts group
 _USUAL = ("monitoring", "prometheus", "observability")
 
 
@@ -29,9 +30,19 @@ def check_scrape(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
             for flaw in _ends(objects, monitor, cluster, group):
                 yield monitor, flaw
     if any(True for _ in of_kind(objects, "Rules", "PrometheusRule")) and any(_for_runs(one) for one in monitors):
+        for monitor in monitors:
+            if _for_runs(monitor) and not _tells_clusters_apart(monitor):
+                reason = f"give no series the label {_CLUSTER}: the alerts take the numbers of all clusters for one"
+                yield monitor, Flaw("spec targetLabels or relabelings", "monitoring", reason)
         for one, cluster in all_clusters:
             for flaw in _unread(monitors, cluster):
                 yield one, flaw
+
+
+def _tells_clusters_apart(monitor: Data) -> bool:
+    if get(monitor, "kind") == "PodMonitoring":
+        return any(get(one, "to") == _CLUSTER for one in items(monitor, "spec", "targetLabels", "fromPod"))
+    return all(any(get(one, "targetLabel") == _CLUSTER for one in items(end, "relabelings")) for end in _endpoints(monitor))
 
 
 def _for_runs(monitor: Data) -> bool:

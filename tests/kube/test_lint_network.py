@@ -79,6 +79,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "monitoring",
         "no monitor here reads the port as-metrics",
     ),
+    "clusters not told apart": (lambda o: drop(of(o, "PodMonitoring")["spec"], "targetLabels"), "monitoring", "of all clusters for one"),
     "no token, with a policy": (lambda o: drop(cluster(o), "authOptions"), "security", "whoever reaches port 8265"),
     "token off": (lambda o: put(cluster(o), "authOptions", {"mode": "disabled"}), "security", "whoever reaches port 8265"),
     "token off by a variable": (lambda o: set_env(head(o), "RAY_AUTH_MODE", "disabled"), "security", "do not meet"),

@@ -95,6 +95,8 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "machine",
         "3.5 of the 3 that a pod can have",
     ),
+    "GPUs of any machine": (lambda o: drop(pod(workers(o)), "nodeSelector"), "gpus", "any GPU may come"),
+    "spot or not of any machine": (lambda o: drop(pod(workers(o)), "nodeSelector"), "machine", "on-demand in name"),
     "head with a GPU": (
         lambda o: [put(container(head(o))["resources"][kind], GPU, "1") for kind in ("requests", "limits")],
         "head",
