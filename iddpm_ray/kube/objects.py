@@ -1,5 +1,6 @@
 """Manifests as plain data: reading them, finding one's way in them, and what a rule says when it finds something."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def quantity(value: Any) -> float | None:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
-    return float(match[1]) * ({**_FACTORS, **_BINARY}[match[2] or ""] if match[3] is None else 10.0 ** int(match[3]))
+    amount = float(match[1]) * {**_FACTORS, **_BINARY}[match[2] or ""] if match[3] is None else float(value)
+    return amount if math.isfinite(amount) else None
 
 
 def asked(container: Data, resource: str) -> float | None:

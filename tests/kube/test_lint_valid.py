@@ -2,6 +2,8 @@
 
 import copy
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import yaml
 from kube.test_lint import K8S, Change, cluster, container, drop, head, job, of, overlay, put, workers
 
+from iddpm_ray.kube.kustomize import build
 from iddpm_ray.kube.lint import judge, lint
 from iddpm_ray.kube.objects import quantity
 
@@ -85,6 +88,20 @@ def test_what_only_looks_so_is_found(name: str) -> None:
     assert any(one.rule == "schema" and says in one.reason for one in judge(objects, where="here"))
 
 
+def test_a_monitor_may_stand_where_prometheus_is() -> None:
+    objects = build(K8S / "base")
+    spec = {
+        "namespaceSelector": {"matchNames": ["iddpm"]},
+        "selector": {"matchLabels": {"ray.io/is-ray-node": "yes"}},
+        "podMetricsEndpoints": [{"port": "metrics", "metricRelabelings": [{"action": "labeldrop", "regex": "x"}]}],
+    }
+    metadata = {"name": "runs", "namespace": "monitoring"}
+    objects.append({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "metadata": metadata, "spec": spec})
+    assert [str(one) for one in judge(objects, where="here")] == []
+    spec["namespaceSelector"] = {"matchNames": ["others"]}
+    assert [one.rule for one in judge(objects, where="here")] == ["monitoring"]
+
+
 def test_a_list_is_judged_object_by_object() -> None:
     objects = overlay()
     drop(cluster(objects), "authOptions")
@@ -132,6 +149,12 @@ def test_quantities_as_kubernetes_writes_them(text: str | int, number: float) ->
     assert quantity(text) == pytest.approx(number)
 
 
-@pytest.mark.parametrize("text", ["27GB", "27gi", "1e", "e9", "", "1.5.2", "1e3Gi", None, True])
+@pytest.mark.parametrize("text", ["27GB", "27gi", "1e", "e9", "", "1.5.2", "1e3Gi", "1e999", None, True])
 def test_what_is_no_quantity_is_none(text: Any) -> None:
     assert quantity(text) is None
+
+
+def test_linting_loads_neither_torch_nor_ray() -> None:
+    words = f"import sys; from iddpm_ray.kube.lint import lint; from pathlib import Path; lint(Path({str(K8S)!r})); "
+    words += "assert not {'torch', 'ray'} & set(sys.modules), 'loaded'"
+    assert subprocess.run([sys.executable, "-c", words], cwd=K8S.parent, check=False, timeout=120).returncode == 0
