@@ -104,7 +104,7 @@ def _meant(rule: Data, home: str | None, end: End, *, way: str) -> bool:
 
 def _is(peer: Data, home: str | None, end: End) -> bool:
     if (block := get(peer, "ipBlock")) is not None:
-        return not end.sure or not _private(str(get(block, "cidr")))
+        return not end.sure or _wide(str(get(block, "cidr")))
     spaces = get(peer, "namespaceSelector")
     if not (end.namespace == home if spaces is None else _space(spaces, end)):
         return False
@@ -119,12 +119,14 @@ def _space(selector: Data, end: End) -> bool:
     return selects({"matchLabels": wanted, "matchExpressions": expressions}, {_SPACE: end.namespace}) and not (others and end.sure)
 
 
-def _private(cidr: str) -> bool:
+def _wide(cidr: str) -> bool:
+    """Whether so many public addresses are in it that they are nobody's in particular."""
     try:
         network = ipaddress.ip_network(cidr, strict=False)
     except ValueError:
-        return True
-    return any(network.version == one.version and network.subnet_of(one) for one in _PRIVATE)  # type: ignore[arg-type]
+        return False
+    inside = any(network.version == one.version and network.subnet_of(one) for one in _PRIVATE)  # type: ignore[arg-type]
+    return not inside and network.prefixlen < (16 if network.version == 4 else 32)
 
 
 def _unguarded(cluster: Cluster, policies: Objects) -> Iterator[Flaw]:

@@ -54,6 +54,16 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "network",
         "lets anybody reach port 10001",
     ),
+    "half of all addresses let in": (
+        lambda o: policy(o)["ingress"].append({"from": [{"ipBlock": {"cidr": "128.0.0.0/1"}}]}),
+        "network",
+        "lets anybody reach port 8265",
+    ),
+    "all new addresses let in": (
+        lambda o: policy(o)["ingress"].append({"from": [{"ipBlock": {"cidr": "::/0"}}]}),
+        "network",
+        "lets anybody reach port 8265",
+    ),
     "operator without the agent's port": (lambda o: rule(o, 1)["ports"].pop(1), "network", "reach TCP port 52365"),
     "operator over UDP": (lambda o: put(rule(o, 1)["ports"][0], "protocol", "UDP"), "network", "reach TCP port 8265"),
     "operator sought in the run's namespace": (lambda o: drop(rule(o, 1)["from"][0], "namespaceSelector"), "network", "never submitted"),
@@ -134,6 +144,7 @@ VALID: dict[str, Change] = {
     "out to what is needed": egress({"to": [OURS]}, DNS, STORAGE),
     "out to everything": egress({}),
     "an office's addresses": lambda o: policy(o)["ingress"].append({"from": [{"ipBlock": {"cidr": "10.8.0.0/16"}}]}),
+    "an office's public addresses": lambda o: policy(o)["ingress"].append({"from": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}),
     "metrics for everybody": lambda o: policy(o)["ingress"].append({"ports": [{"port": 8080}]}),
     "a service inside": lambda o: put(head(o), "serviceType", "ClusterIP"),
 }
