@@ -6,6 +6,14 @@ from iddpm_ray.kube.clusters import Cluster, Group, clusters
 from iddpm_ray.kube.objects import Data, Flaw, get, items, mapping
 from iddpm_ray.kube.spelling import ANNOTATIONS, VARIABLES, label_key, label_value, meant
 
+_OF_POD = {
+    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    "preemptionPolicy": ("Never", "PreemptLowerPriority"),
+    "restartPolicy": ("Always", "OnFailure", "Never"),
+}
+_OF_TOLERATION = {"operator": ("Exists", "Equal"), "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute")}
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_PULL, _PROTOCOLS = ("Always", "IfNotPresent", "Never"), ("TCP", "UDP", "SCTP")
 _REFUSED = "the API server refuses it"
 
 
@@ -17,7 +25,12 @@ def check_names(one: Data) -> Iterator[Flaw]:
             yield from _metadata(mapping(group.data, "template", "metadata"), f"{group.path}.template.metadata")
             yield from _labels(group.selector, f"{group.pod_path}.nodeSelector")
             yield from _twice(group)
+            yield from _choices(group)
         yield from _variables(cluster)
+        pull = get(cluster.spec, "autoscalerOptions", "imagePullPolicy")
+        if pull not in (None, "", *_PULL):
+            reason = f"{pull} is none of {', '.join(_PULL)}: the API server refuses the head"
+            yield Flaw(f"{cluster.path}.autoscalerOptions.imagePullPolicy", "names", reason)
 
 
 def _metadata(metadata: Data, path: str) -> Iterator[Flaw]:
@@ -46,6 +59,21 @@ def _twice(group: Group) -> Iterator[Flaw]:
         at = f"{group.pod_path}.containers[{index}]"
         yield from _repeated(one, "volumeMounts", "mountPath", at)
         yield from _repeated(one, "env", "name", at)
+
+
+def _choices(group: Group) -> Iterator[Flaw]:
+    """Words of a pod that are one of a few; KubeRay's schema takes any."""
+    given = [(f"{group.pod_path}.{key}", get(group.pod, key), words) for key, words in _OF_POD.items()]
+    for index, one in enumerate(items(group.pod, "tolerations")):
+        given += [(f"{group.pod_path}.tolerations[{index}].{key}", get(one, key), words) for key, words in _OF_TOLERATION.items()]
+    given += [(f"{group.pod_path}.affinity operator", get(one, "operator"), _OPERATORS) for term in group.terms for one in term]
+    for index, one in enumerate(items(group.pod, "containers")):
+        path = f"{group.pod_path}.containers[{index}]"
+        given.append((f"{path}.imagePullPolicy", get(one, "imagePullPolicy"), _PULL))
+        given += [(f"{path}.ports protocol", get(port, "protocol"), _PROTOCOLS) for port in items(one, "ports")]
+    for path, word, words in given:
+        if word not in (None, "", *words):
+            yield Flaw(path, "names", f"{word} is none of {', '.join(words)}: the API server refuses every pod")
 
 
 def _repeated(where: Data, key: str, inner: str, path: str) -> Iterator[Flaw]:

@@ -8,6 +8,7 @@ from typing import Any
 from iddpm_ray.kube.clusters import Cluster, Group, clusters
 from iddpm_ray.kube.objects import Data, Flaw, get, items, mapping, near, of_kind, selects
 from iddpm_ray.kube.ports import agent, opened, written
+from iddpm_ray.kube.spelling import meant
 
 Objects = list[dict[str, Any]]
 
@@ -115,8 +116,14 @@ def _space(selector: Data, end: End) -> bool:
     """Of a namespace its name is known, and no other label: for those a stranger is taken not to have them, everybody else to have them."""
     wanted = {key: value for key, value in mapping(selector, "matchLabels").items() if key == _SPACE}
     expressions = [one for one in items(selector, "matchExpressions") if get(one, "key") == _SPACE]
+    if any(meant(str(key), [_SPACE]) for key in (*mapping(selector, "matchLabels"), *_keys(selector))):
+        return False
     others = len(mapping(selector, "matchLabels")) + len(items(selector, "matchExpressions")) - len(wanted) - len(expressions)
     return selects({"matchLabels": wanted, "matchExpressions": expressions}, {_SPACE: end.namespace}) and not (others and end.sure)
+
+
+def _keys(selector: Data) -> list[Any]:
+    return [get(one, "key") for one in items(selector, "matchExpressions")]
 
 
 def _wide(cidr: str) -> bool:

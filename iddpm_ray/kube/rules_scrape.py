@@ -41,7 +41,9 @@ def check_scrape(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
 
 def _tells_clusters_apart(monitor: Data) -> bool:
     if get(monitor, "kind") == "PodMonitoring":
-        return any(get(one, "to") == _CLUSTER for one in items(monitor, "spec", "targetLabels", "fromPod"))
+        return any(
+            (get(one, "from"), get(one, "to")) == ("ray.io/cluster", _CLUSTER) for one in items(monitor, "spec", "targetLabels", "fromPod")
+        )
     return all(any(get(one, "targetLabel") == _CLUSTER for one in items(end, "relabelings")) for end in _endpoints(monitor))
 
 

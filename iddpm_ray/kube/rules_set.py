@@ -21,6 +21,10 @@ _AT_HOME = {
 }  # of no use to a run in another namespace than its own
 _DASHBOARD = "grafana_dashboard"  # label of a ConfigMap that Grafana reads, wherever Grafana is
 _ENFORCE = "pod-security.kubernetes.io/enforce"
+_MODES, _LEVELS = (
+    (_ENFORCE, "pod-security.kubernetes.io/audit", "pod-security.kubernetes.io/warn"),
+    ("privileged", "baseline", "restricted"),
+)
 _CLASSES = ("system-cluster-critical", "system-node-critical")  # that every cluster has
 
 
@@ -55,6 +59,10 @@ def check_set(objects: Objects) -> Iterator[tuple[Data, Flaw]]:
         if get(one, "metadata", "labels", _ENFORCE) != "restricted":
             path = f"metadata.labels {_ENFORCE}"
             yield one, Flaw(path, "security", "is not restricted: whoever may make a pod there may own the machine it lands on")
+        for mode in (name for name in mapping(one, "metadata", "labels") if str(name) in _MODES):
+            if (level := get(one, "metadata", "labels", mode)) not in _LEVELS:
+                reason = f"{level} is none of {', '.join(_LEVELS)}: the API server refuses the namespace"
+                yield one, Flaw(f"metadata.labels {mode}", "security", reason)
         version = get(one, "metadata", "labels", f"{_ENFORCE}-version")
         if version is not None and not re.fullmatch(r"latest|v1\.[0-9]{1,2}", version):
             yield (

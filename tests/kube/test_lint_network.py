@@ -84,6 +84,16 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "monitoring",
         "it is never scraped",
     ),
+    "collectors by a label that no namespace has": (
+        lambda o: put(rule(o, 2)["from"][0]["namespaceSelector"]["matchExpressions"][0], "key", "kubernetes.io/metadata.names"),
+        "monitoring",
+        "it is never scraped",
+    ),
+    "clusters told apart by nothing": (
+        lambda o: put(of(o, "PodMonitoring")["spec"]["targetLabels"]["fromPod"][0], "from", "ray.io/clusters"),
+        "monitoring",
+        "of all clusters for one",
+    ),
     "autoscaler's numbers not read": (
         lambda o: of(o, "PodMonitoring")["spec"]["endpoints"].pop(1),
         "monitoring",

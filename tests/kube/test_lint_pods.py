@@ -105,6 +105,13 @@ VALID: dict[str, Change] = {
     "a standard of a version": lambda o: put(
         of(o, "Namespace")["metadata"]["labels"], "pod-security.kubernetes.io/enforce-version", "v1.33"
     ),
+    "words as they are": lambda o: (
+        put(pod(head(o)), "restartPolicy", "Never"),
+        put(pod(head(o)), "dnsPolicy", "ClusterFirst"),
+        put(container(head(o)), "imagePullPolicy", "Always"),
+        put(container(head(o))["ports"][0], "protocol", "TCP"),
+        put(of(o, "Namespace")["metadata"]["labels"], "pod-security.kubernetes.io/audit", "baseline"),
+    ),
     "labels with a prefix": lambda o: labels(o).update({"a.example.com/b_c.d": "E-f_1", "empty": ""}),
     "user in the container": lambda o: (drop(pod_secure(o), "runAsNonRoot"), put(secure(o), "runAsNonRoot", True)),
 }
@@ -146,6 +153,20 @@ NAMES: dict[str, tuple[Change, str, str]] = {
     "key of a pod's label": (lambda o: put(labels(o), "a b", "c"), "names", "'a b' is no key"),
     "prefix of a pod's label": (lambda o: put(labels(o), "A/b", "c"), "names", "'A/b' is no key"),
     "key of an annotation": (lambda o: put(of(o, "Namespace")["metadata"], "annotations", {"a b": "c"}), "names", "'a b' is no key"),
+    "operator of a toleration": (lambda o: put(pod(workers(o))["tolerations"][0], "operator", "Equals"), "names", "none of Exists, Equal"),
+    "effect of a toleration": (lambda o: put(pod(workers(o))["tolerations"][1], "effect", "Noschedule"), "names", "none of NoSchedule"),
+    "when an image is fetched": (lambda o: put(container(head(o)), "imagePullPolicy", "IfAbsent"), "names", "none of Always"),
+    "when the autoscaler's image is fetched": (
+        lambda o: put(cluster(o)["autoscalerOptions"], "imagePullPolicy", "IfAbsent"),
+        "names",
+        "refuses the head",
+    ),
+    "protocol of a port": (lambda o: put(container(head(o))["ports"][0], "protocol", "tcp"), "names", "none of TCP"),
+    "level of a warning": (
+        lambda o: put(of(o, "Namespace")["metadata"]["labels"], "pod-security.kubernetes.io/warn", "strict"),
+        "security",
+        "strict is none of",
+    ),
     "name of a group": (lambda o: put(workers(o), "groupName", "GPU spot"), "groups", "refuses every pod"),
     "name of the head's group": (lambda o: put(workers(o), "groupName", "headgroup"), "groups", "is the head's"),
 }
