@@ -1,15 +1,16 @@
 """The RayClusters inside any manifest, wherever they stand, with the path to them; and the containers that KubeRay would start of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from iddpm_ray.kube.machines import MACHINES, Machine
-from iddpm_ray.kube.objects import Data, get, items, mapping
+from iddpm_ray.kube.objects import Data, get, items, mapping, namespace
 
-SPOT = "cloud.google.com/gke-spot"
+SPOT, PROVISIONING = "cloud.google.com/gke-spot", "cloud.google.com/gke-provisioning"
 ACCELERATOR = "cloud.google.com/gke-accelerator"
 MACHINE = "node.kubernetes.io/instance-type"
 GPU = "nvidia.com/gpu"
+HEAD_GROUP = "headgroup"
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class Group:
         path: of the group in its manifest.
         head: whether it is the head.
         data: as written.
+        cluster: name of the RayCluster; None where the operator thinks of one.
     """
 
     path: str
     head: bool
     data: Data
+    cluster: str | None = None
 
     @property
     def name(self) -> str:
@@ -40,7 +43,15 @@ class Group:
 
     @property
     def labels(self) -> Data:
-        return mapping(self.data, "template", "metadata", "labels")
+        """Of its pods: the template's, and those that KubeRay adds."""
+        given = {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/created-by": "kuberay-operator"}
+        fixed = {
+            "ray.io/is-ray-node": "yes",
+            "ray.io/node-type": "head" if self.head else "worker",
+            "ray.io/group": HEAD_GROUP if self.head else get(self.data, "groupName"),
+        }
+        named = {} if self.cluster is None else {"ray.io/cluster": self.cluster}
+        return {**given, **mapping(self.data, "template", "metadata", "labels"), **fixed, **named}
 
     @property
     def container(self) -> Data:
@@ -58,18 +69,12 @@ class Group:
     @property
     def spot(self) -> bool:
         """Whether it asks for spot machines."""
-        return self.selector.get(SPOT) == "true" or any(
-            get(term, "key") == SPOT and get(term, "operator") in ("In", "Exists") for term in self._affinity()
-        )
+        return self.selector.get(SPOT) == "true" or self.selector.get(PROVISIONING) == "spot" or self._every_term(_asks_for_spot)
 
     @property
     def never_spot(self) -> bool:
         """Whether it keeps off spot machines, by rule and not by luck."""
-        return any(
-            get(term, "key") == SPOT and (get(term, "operator") == "DoesNotExist" or "true" in items(term, "values"))
-            for term in self._affinity()
-            if get(term, "operator") in ("DoesNotExist", "NotIn")
-        )
+        return self.selector.get(PROVISIONING) == "standard" or self._every_term(_keeps_off_spot)
 
     @property
     def machine(self) -> Machine | None:
@@ -79,21 +84,52 @@ class Group:
     @property
     def google(self) -> bool:
         """Whether it is meant for GKE."""
-        return any(str(key).startswith("cloud.google.com/") for key in self.selector) or self.spot or self.never_spot
+        keys = [*self.selector, *(get(one, "key") for term in self.terms for one in term)]
+        return any(str(key).startswith("cloud.google.com/") for key in keys)
 
-    def _affinity(self) -> list[Data]:
+    @property
+    def terms(self) -> list[list[Data]]:
+        """The required node affinity: a machine has to fit one of the terms, and each expression of it."""
         must = mapping(self.pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-        return [term for one in items(must, "nodeSelectorTerms") for term in items(one, "matchExpressions")]
+        given = [one for one in items(must, "nodeSelectorTerms") if get(one, "matchExpressions") or get(one, "matchFields")]
+        return [items(one, "matchExpressions") for one in given]
+
+    def _every_term(self, says: Callable[[Data], bool]) -> bool:
+        return bool(self.terms) and all(any(says(one) for one in term) for term in self.terms)
+
+
+def _asks_for_spot(one: Data) -> bool:
+    match get(one, "key"), get(one, "operator"):
+        case (key, "In") if key in (SPOT, PROVISIONING):
+            return items(one, "values") == ["true" if key == SPOT else "spot"]
+        case (key, operator):
+            return key == SPOT and operator == "Exists"
+
+
+def _keeps_off_spot(one: Data) -> bool:
+    match get(one, "key"), get(one, "operator"):
+        case (key, "NotIn") if key in (SPOT, PROVISIONING):
+            return ("true" if key == SPOT else "spot") in items(one, "values")
+        case (key, "In"):
+            return key == PROVISIONING and items(one, "values") == ["standard"]
+        case (key, operator):
+            return key == SPOT and operator == "DoesNotExist"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A RayCluster's spec, and its path in the manifest."""
+    """A RayCluster's spec, its path in the manifest, and the manifest's namespace."""
 
     path: str
+    namespace: str | None
     spec: Data
     head: Group
     workers: tuple[Group, ...]
+
+    @property
+    def google(self) -> bool:
+        """Whether it is meant for GKE."""
+        return any(group.google for group in self.groups)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -113,9 +149,10 @@ def clusters(one: Data) -> Iterator[Cluster]:
     if steps is None or spec is None:
         return
     path = ".".join(steps)
-    head = Group(f"{path}.headGroupSpec", True, mapping(spec, "headGroupSpec"))
-    workers = [Group(f"{path}.workerGroupSpecs[{n}]", False, group) for n, group in enumerate(items(spec, "workerGroupSpecs"))]
-    yield Cluster(path, spec, head, tuple(workers))
+    name = get(one, "metadata", "name") if one.get("kind") == "RayCluster" else None
+    head = Group(f"{path}.headGroupSpec", True, mapping(spec, "headGroupSpec"), name)
+    workers = [Group(f"{path}.workerGroupSpecs[{n}]", False, group, name) for n, group in enumerate(items(spec, "workerGroupSpecs"))]
+    yield Cluster(path, namespace(one), spec, head, tuple(workers))
 
 
 def containers(cluster: Cluster, group: Group) -> Iterator[tuple[str, Data]]:

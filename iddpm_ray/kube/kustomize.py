@@ -14,6 +14,7 @@ Data = dict[str, Any]
 
 FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _KEYS = {"apiVersion", "kind", "metadata", "namespace", "resources", "components", "images", "patches"}
+_LISTS = ("resources", "bases", "components", "patchesStrategicMerge", "configurations", "crds", "generators", "transformers", "validators")
 _CLUSTER_KINDS = ("Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
 _SECONDS = 60
 
@@ -21,6 +22,22 @@ _SECONDS = 60
 def kustomization(folder: Path) -> Path | None:
     """The kustomization file of a folder, if it has one."""
     return next((folder / name for name in FILES if (folder / name).is_file()), None)
+
+
+def named_files(folder: Path, wanted: Mapping[str, Any]) -> set[Path]:
+    """The files that a kustomization takes part of: they are no objects of their own, whatever they look like."""
+    names: list[Any] = []
+    for key in _LISTS:
+        names += wanted.get(key) or []
+    for key in ("patches", "patchesJson6902", "replacements"):
+        names += [one.get("path") for one in wanted.get(key) or [] if isinstance(one, Mapping)]
+    for key in ("configMapGenerator", "secretGenerator"):
+        for one in (one for one in wanted.get(key) or [] if isinstance(one, Mapping)):
+            names += [str(name).rpartition("=")[2] for name in one.get("files") or []]
+            names += [*(one.get("envs") or []), one.get("env")]
+    names += [one.get("valuesFile") for one in wanted.get("helmCharts") or [] if isinstance(one, Mapping)]
+    names.append(get(wanted, "openapi", "path"))
+    return {(folder / name).resolve() for name in names if isinstance(name, str) and "\n" not in name and len(name) < 1024}
 
 
 def build(folder: Path, *, own: bool = False) -> list[Data]:

@@ -11,12 +11,17 @@ import yaml
 
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube.clusters import clusters
-from iddpm_ray.kube.kustomize import build, kustomization
-from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, mapping, read_file, title
+from iddpm_ray.kube.kustomize import build, kustomization, named_files
+from iddpm_ray.kube.objects import Finding, Flaw, get, is_manifest, items, mapping, read_file, title
 from iddpm_ray.kube.operator import check_operator
+from iddpm_ray.kube.rules_job import check_job, check_suspended
+from iddpm_ray.kube.rules_names import check_names
+from iddpm_ray.kube.rules_place import check_place
 from iddpm_ray.kube.rules_pods import check_pods
+from iddpm_ray.kube.rules_security import check_security
 from iddpm_ray.kube.rules_set import check_set
-from iddpm_ray.kube.rules_time import check_job, check_time
+from iddpm_ray.kube.rules_start import check_start
+from iddpm_ray.kube.rules_time import check_time
 from iddpm_ray.kube.schema import check_schema, defaulted
 
 Objects = list[dict[str, Any]]
@@ -76,7 +81,7 @@ def judge(objects: Objects, *, where: str) -> list[Finding]:
     """
     findings: list[Finding] = []
     whole: Objects = []
-    for one in objects:
+    for one in _each(objects):
         flaws = [*check_schema(one)]
         if not flaws:
             one = defaulted(one) if str(one["apiVersion"]).startswith("ray.io/") and _bounded(one) else one
@@ -87,19 +92,36 @@ def judge(objects: Objects, *, where: str) -> list[Finding]:
     return findings
 
 
+def _each(objects: Objects) -> Iterator[dict[str, Any]]:
+    """The objects, those in a List among them, as `kubectl get` prints several."""
+    for one in objects:
+        if one.get("kind") == "List":
+            yield from (inner for inner in items(one, "items") if isinstance(inner, dict) and is_manifest(inner))
+        else:
+            yield one
+
+
 def _bounded(one: dict[str, Any]) -> bool:
     """Whether every group gives its own maxReplicas: the default of the schema would hide that one does not."""
     return all(get(group.data, "maxReplicas") is not None for cluster in clusters(one) for group in cluster.workers)
 
 
 def _house(one: dict[str, Any]) -> Iterator[Flaw]:
+    yield from check_names(one)
     for cluster in clusters(one):
         yield from check_time(cluster)
+        yield from check_start(cluster)
         yield from check_pods(cluster)
-    if one["kind"] == "RayJob":
-        yield from check_job(dict(mapping(one, "spec")), "spec")
-    if one["kind"] == "RayCronJob":
-        yield from check_job(dict(mapping(one, "spec", "jobTemplate")), "spec.jobTemplate")
+        yield from check_place(cluster)
+        yield from check_security(cluster)
+    labels = mapping(one, "metadata", "labels")
+    match one["kind"]:
+        case "RayJob":
+            yield from check_job(mapping(one, "spec"), "spec", labels)
+        case "RayCronJob":
+            yield from check_job(mapping(one, "spec", "jobTemplate"), "spec.jobTemplate", {})
+        case "RayCluster":
+            yield from check_suspended(mapping(one, "spec"), "spec", labels)
 
 
 def _finding(where: str, one: Mapping[str, Any], flaw: Flaw) -> Finding:
@@ -179,7 +201,5 @@ def _content(folder: Path) -> dict[str, Any]:
 
 def _files(folder: Path) -> set[Path]:
     """The files that a kustomization takes part of, itself among them."""
-    patches = [one["path"] for one in _content(folder).get("patches") or [] if isinstance(one, dict) and "path" in one]
     file = kustomization(folder)
-    own = set() if file is None else {file.resolve()}
-    return own | {(folder / name).resolve() for name in [*_named(folder, "resources"), *patches]}
+    return ({file.resolve()} if file else set()) | named_files(folder, _content(folder))

@@ -1,5 +1,6 @@
 """Manifests as plain data: reading them, finding one's way in them, and what a rule says when it finds something."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from iddpm_ray.errors import UserError
 
 Data = Mapping[str, Any]
 
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([numkMGTPE]|[KMGTPE]i)?")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]+))?")
 _FACTORS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 
@@ -111,14 +112,20 @@ def items(data: Any, *path: str | int) -> list[Any]:
 
 
 def quantity(value: Any) -> float | None:
-    """A Kubernetes quantity (`500m`, `8Gi`, 2) as a number; None if it is none."""
+    """A Kubernetes quantity (`500m`, `8Gi`, `28e9`, 2) as a number; None if it is none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
-    suffix = match[2] or ""
-    return float(match[1]) * {**_FACTORS, **_BINARY}[suffix]
+    amount = float(match[1]) * {**_FACTORS, **_BINARY}[match[2] or ""] if match[3] is None else float(value)
+    return amount if math.isfinite(amount) else None
+
+
+def asked(container: Data, resource: str) -> float | None:
+    """What a container asks for of a resource; where only a limit is given, Kubernetes asks for that much."""
+    given = get(container, "resources", "requests", resource)
+    return quantity(get(container, "resources", "limits", resource) if given is None else given)
 
 
 def environment(container: Data) -> dict[str, Any]:
@@ -146,6 +153,16 @@ def _fits(expression: Data, labels: Data) -> bool:
             return key not in labels
         case _:
             return False
+
+
+def namespace(one: Data) -> str | None:
+    """The namespace that an object says it belongs to."""
+    return get(one, "metadata", "namespace")
+
+
+def near(objects: list[dict[str, Any]], home: str | None, *kinds: str) -> list[dict[str, Any]]:
+    """The objects of some kinds in one namespace."""
+    return [one for one in of_kind(objects, *kinds) if namespace(one) == home]
 
 
 def of_kind(objects: list[dict[str, Any]], *kinds: str) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,22 @@
-"""House rules about single pods: whether they can start, fit their machines, and are locked as the namespace demands."""
+"""House rules about single pods: the head, the versions, memory, GPUs and mounts."""
 
 import json
+import re
 from collections.abc import Iterator
 
-from iddpm_ray.kube.clusters import ACCELERATOR, GPU, MACHINE, SPOT, Cluster, Group, containers
+from iddpm_ray.kube.clusters import ACCELERATOR, GPU, Cluster, Group
 from iddpm_ray.kube.machines import GIB
-from iddpm_ray.kube.objects import Data, Flaw, environment, get, items, mapping, quantity
+from iddpm_ray.kube.objects import Data, Flaw, asked, get, items, mapping, quantity
 from iddpm_ray.kube.pods import RAY_VERSION
 
 HEAD_GIB = 4
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
+
+
+_PART = r"([a-z0-9]+([._-]+[a-z0-9]+)*|[A-Z]{4,})"  # the latter stands for what is still to be put there
+_IMAGE = re.compile(  # registry with its port, path, tag, digest
+    rf"([A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
 
 
 def check_pods(cluster: Cluster) -> Iterator[Flaw]:
@@ -18,13 +24,11 @@ def check_pods(cluster: Cluster) -> Iterator[Flaw]:
     yield from _head(cluster)
     yield from _versions(cluster)
     for group in cluster.groups:
-        yield from _locked(cluster, group)
         yield from _memory(group)
         yield from _mounts(group)
-        yield from _secrets(group)
+        yield from _life(group)
     for group in cluster.workers:
-        yield from _gpus(group)
-        yield from _machine(group)
+        yield from _gpus(group, google=cluster.google)
 
 
 def _head(cluster: Cluster) -> Iterator[Flaw]:
@@ -35,16 +39,15 @@ def _head(cluster: Cluster) -> Iterator[Flaw]:
     if get(head.data, "rayStartParams", "dashboard-host") != "0.0.0.0":
         reason = "should be 0.0.0.0: the operator cannot reach the job API, and no job ever starts"
         yield Flaw(f"{head.path}.rayStartParams.dashboard-host", "head", reason)
-    google = any(group.google for group in cluster.groups)
-    if head.spot or (google and not head.never_spot):
-        reason = f"the head may land on a spot machine, and the driver is lost with it: require {SPOT} DoesNotExist"
-        yield Flaw(f"{head.pod_path}.affinity", "head", reason)
     if get(head.data, "template", "metadata", "annotations", SAFE) != "false":
         path = f"{head.path}.template.metadata.annotations {SAFE}"
         yield Flaw(path, "head", "is not 'false': a cluster that tidies up its machines evicts the driver")
     memory = quantity(get(head.container, "resources", "limits", "memory"))
     if memory is not None and memory < HEAD_GIB * GIB:
         yield Flaw(f"{head.container_path}.resources.limits.memory", "head", f"below {HEAD_GIB}Gi heads of long runs are killed for memory")
+    if asked(head.container, GPU):
+        reason = "is asked for by the head, where no rank ever runs: it is paid for as long as the head lives"
+        yield Flaw(f"{head.container_path}.resources {GPU}", "head", reason)
     if get(head.pod, "serviceAccountName") in {get(group.pod, "serviceAccountName") for group in cluster.workers}:
         reason = "is the workers' too: whatever runs in a worker may change the RayCluster"
         yield Flaw(f"{head.pod_path}.serviceAccountName", "accounts", reason)
@@ -70,47 +73,25 @@ def _versions(cluster: Cluster) -> Iterator[Flaw]:
         if "@sha256:" not in image and tag in ("", "latest"):
             reason = f"{image} names no version: a pod that comes later may run other code in the same run"
             yield Flaw(f"{group.container_path}.image", "version", reason)
+        elif image and not _IMAGE.fullmatch(image):
+            reason = f"{image!r} names no image: small letters, then a tag or @sha256: and 64 digits; no pod ever starts"
+            yield Flaw(f"{group.container_path}.image", "version", reason)
+    other = get(cluster.spec, "autoscalerOptions", "image")
+    if other is not None and images != {other}:
+        reason = f"is {other}, the head's is another: an autoscaler of another Ray does not understand its head"
+        yield Flaw(f"{cluster.path}.autoscalerOptions.image", "version", reason)
     if get(cluster.spec, "upgradeStrategy", "type") == "Recreate":
         yield Flaw(f"{cluster.path}.upgradeStrategy.type", "version", "is Recreate: an edit of the manifest kills a run without notice")
 
 
-def _locked(cluster: Cluster, group: Group) -> Iterator[Flaw]:
-    """Pod security standard `restricted`."""
-    pod = mapping(group.pod, "securityContext")
-    refused = "the namespace refuses the pod, and none ever starts"
-    for name in ("hostNetwork", "hostPID", "hostIPC"):
-        if get(group.pod, name):
-            yield Flaw(f"{group.pod_path}.{name}", "security", f"is on: {refused}")
-    for index, volume in enumerate(items(group.pod, "volumes")):
-        if get(volume, "hostPath") is not None:
-            yield Flaw(f"{group.pod_path}.volumes[{index}].hostPath", "security", f"reaches into the machine: {refused}")
-    for path, one in containers(cluster, group):
-        own = mapping(one, "securityContext")
-        wanted = {
-            "runAsNonRoot": (own.get("runAsNonRoot", pod.get("runAsNonRoot")) is True, "should be true"),
-            "seccompProfile": (
-                get(own, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")
-                or ("seccompProfile" not in own and get(pod, "seccompProfile", "type") in ("RuntimeDefault", "Localhost")),
-                "should be RuntimeDefault",
-            ),
-            "allowPrivilegeEscalation": (own.get("allowPrivilegeEscalation") is False, "should be false"),
-            "capabilities": ("ALL" in items(own, "capabilities", "drop"), "should drop ALL"),
-            "privileged": (not own.get("privileged"), "should not be set"),
-            "runAsUser": (own.get("runAsUser", pod.get("runAsUser")) != 0, "should not be 0"),
-        }
-        for name, (good, fix) in wanted.items():
-            if not good:
-                yield Flaw(f"{path}.securityContext.{name}", "security", f"{fix}: {refused}")
-
-
 def _memory(group: Group) -> Iterator[Flaw]:
     resources = mapping(group.container, "resources")
-    asked, most = (quantity(get(resources, kind, "memory")) for kind in ("requests", "limits"))
+    most = quantity(get(resources, "limits", "memory"))
     path = f"{group.container_path}.resources"
-    if asked is None or most is None or asked != most:
+    if most is None or asked(group.container, "memory") != most:
         reason = "request and limit should be given and equal: a pod that gets more than it asked for is the first to be killed"
         yield Flaw(f"{path}.memory", "memory", reason)
-    if quantity(get(resources, "requests", "cpu")) is None:
+    if asked(group.container, "cpu") is None:
         yield Flaw(f"{path}.requests.cpu", "memory", "is not given: Ray then takes all CPUs of the machine for its own")
     store = quantity(get(group.data, "rayStartParams", "object-store-memory"))
     if store is None:
@@ -141,18 +122,34 @@ def _mounts(group: Group) -> Iterator[Flaw]:
             yield Flaw(path, "references", f"volume {get(mount, 'name')} is not there: the API server refuses every pod")
 
 
-def _secrets(group: Group) -> Iterator[Flaw]:
-    for name, value in environment(group.container).items():
-        if isinstance(value, str) and value and any(word in name.upper() for word in _SECRET_WORDS):
-            reason = "holds a secret in the open: whoever may read manifests has it; use valueFrom.secretKeyRef or workload identity"
-            yield Flaw(f"{group.container_path}.env {name}", "secrets", reason)
+def _life(group: Group) -> Iterator[Flaw]:
+    """What keeps Ray's process from living in its pod."""
+    if get(group.pod, "activeDeadlineSeconds") is not None:
+        reason = "ends the pod after that time, whatever runs in it: cluster.max_hours ends a run, and it saves first"
+        yield Flaw(f"{group.pod_path}.activeDeadlineSeconds", "life", reason)
+    if get(group.pod, "dnsPolicy") == "Default":
+        reason = "is Default: the pod does not know the cluster's names, and no worker finds its head (ClusterFirst, or nothing, would do)"
+        yield Flaw(f"{group.pod_path}.dnsPolicy", "life", reason)
+    places = {str(get(one, "mountPath")).rstrip("/") for one in items(group.container, "volumeMounts") if not get(one, "readOnly")}
+    if get(group.container, "securityContext", "readOnlyRootFilesystem") is True and "/tmp" not in places:
+        reason = "is true, and nothing is mounted at /tmp: Ray has its sockets and logs there, and never starts"
+        yield Flaw(f"{group.container_path}.securityContext.readOnlyRootFilesystem", "life", reason)
+    if "/dev/shm" not in places and any(get(one, "mountPath") == "/dev/shm" for one in items(group.container, "volumeMounts")):
+        yield Flaw(f"{group.container_path}.volumeMounts /dev/shm", "life", "is readOnly: the object store cannot be made there")
+    if get(group.container, "imagePullPolicy") == "Never":
+        reason = "is Never: a machine that has just come has no image, and the pod never starts there"
+        yield Flaw(f"{group.container_path}.imagePullPolicy", "life", reason)
+    disk = quantity(get(group.container, "resources", "limits", "ephemeral-storage"))
+    if disk is not None and disk < GIB:
+        reason = f"{disk / 2**20:g} MiB: the pod is evicted as soon as Ray has written logs of that size"
+        yield Flaw(f"{group.container_path}.resources.limits.ephemeral-storage", "life", reason)
 
 
-def _gpus(group: Group) -> Iterator[Flaw]:
+def _gpus(group: Group, *, google: bool) -> Iterator[Flaw]:
     resources = mapping(group.container, "resources")
-    asked, most = (quantity(get(resources, kind, GPU)) for kind in ("requests", "limits"))
+    most = quantity(get(resources, "limits", GPU))
     path = f"{group.container_path}.resources {GPU}"
-    if asked != most and not (asked is None and most):
+    if asked(group.container, GPU) != most:
         yield Flaw(path, "gpus", "request and limit differ: the API server refuses the pod")
     count, machine = most or 0, group.machine
     start = mapping(group.data, "rayStartParams")
@@ -163,7 +160,7 @@ def _gpus(group: Group) -> Iterator[Flaw]:
         if ACCELERATOR in group.selector:
             yield Flaw(path, "gpus", "is not asked for, though the machine has GPUs that are paid for")
         return
-    if group.google and ACCELERATOR not in group.selector:
+    if google and ACCELERATOR not in group.selector:
         yield Flaw(
             f"{group.pod_path}.nodeSelector {ACCELERATOR}", "gpus", "is not given: any GPU may come, and memory is found out by running out"
         )
@@ -185,38 +182,3 @@ def _custom(start: Data) -> Data:
     except (ValueError, TypeError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _machine(group: Group) -> Iterator[Flaw]:
-    pending = "the pod stays Pending for ever"
-    tolerated = {str(get(one, "key")) for one in items(group.pod, "tolerations")}
-    if group.spot and SPOT not in tolerated:
-        yield Flaw(f"{group.pod_path}.tolerations", "machine", f"do not bear the taint {SPOT} of spot pools: {pending}")
-    if not group.spot and group.google and not group.never_spot:
-        reason = f"on-demand in name: without {SPOT} DoesNotExist the pod may land on spot, with nobody expecting a reclaim"
-        yield Flaw(f"{group.pod_path}.affinity", "machine", reason)
-    machine, path = group.machine, f"{group.container_path}.resources"
-    named = group.selector.get(MACHINE)
-    if named is not None and machine is None:
-        yield Flaw(
-            f"{group.pod_path}.nodeSelector {MACHINE}", "machine", f"{named} is no machine type known here, so its size is not checked"
-        )
-    if machine is None:
-        return
-    requests = mapping(group.container, "resources", "requests")
-    cpus, memory, gpus = (quantity(requests.get(name)) or 0.0 for name in ("cpu", "memory", GPU))
-    if cpus > machine.pod_cpus:
-        yield Flaw(
-            f"{path}.requests.cpu", "machine", f"{cpus:g} of the {machine.pod_cpus} that a pod can have on {machine.name}: {pending}"
-        )
-    if memory > machine.pod_gib * GIB:
-        yield Flaw(f"{path}.requests.memory", "machine", f"{memory / GIB:g} GiB of {machine.pod_gib} on {machine.name}: {pending}")
-    if gpus > machine.gpus:
-        yield Flaw(f"{path} {GPU}", "machine", f"{gpus:g} of the {machine.gpus} of {machine.name}: {pending}")
-    elif 0 < gpus < machine.gpus:
-        reason = f"{gpus:g} of the {machine.gpus} GPUs of {machine.name}: the others are paid for and idle"
-        yield Flaw(f"{path} {GPU}", "machine", reason)
-    label = None if machine.gpu is None else machine.gpu.label
-    if group.selector.get(ACCELERATOR, label) != label:
-        reason = f"{group.selector[ACCELERATOR]}, and {machine.name} has {label or 'no GPU'}: {pending}"
-        yield Flaw(f"{group.pod_path}.nodeSelector {ACCELERATOR}", "machine", reason)

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 
-from iddpm_ray.kube.clusters import Cluster, Group
-from iddpm_ray.kube.objects import Flaw, environment, get, items, mapping, quantity
+from iddpm_ray.kube.clusters import HEAD_GROUP, Cluster, Group
+from iddpm_ray.kube.names import CAPACITY_LABEL
+from iddpm_ray.kube.objects import Flaw, environment, get, mapping, quantity
+from iddpm_ray.kube.spelling import label_value
 
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 POLL, STOP = "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "RAY_JOB_STOP_WAIT_TIME_S"
 RAYS_DRAIN_S, RAYS_POLL_S, RAYS_STOP_S = 30.0, 5.0, 3.0
 KUBERNETES_GRACE_S = 30
 WINDOWS = (15, 105)  # of a pod on a spot machine of GKE, by its node pool
-LAST_WORDS_S = 3
-SOON_S, SAVE_S, IDLE_S, COLD_S = 2.0, 60.0, 600, 600
+LAST_WORDS_S, HEADS_GRACE_S = 3, 10
+SOON_S, SAVE_S, LEAST_IDLE_S, IDLE_S = 2.0, 60.0, 10, 600
 OVERWRITE = "ray.io/overwrite-container-cmd"
 
 
@@ -94,15 +96,33 @@ def _replacement(group: Group) -> Iterator[Flaw]:
 def _head(head: Group) -> Iterator[Flaw]:
     values = environment(head.container)
     poll = quantity(values.get(POLL, str(RAYS_POLL_S)))
-    if poll is None or poll > SOON_S:
+    if poll is None or not 0 < poll <= SOON_S:
         reason = (
-            f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, much of a window of {WINDOWS[0]} s: 1 would do"
+            f"draining machines are looked for every {values.get(POLL) or RAYS_POLL_S} s, of a window of {WINDOWS[0]} s: 1 would do, and "
+            "nothing but a number above 0 is read"
         )
         yield Flaw(f"{head.container_path}.env {POLL}", "poll", reason)
     stop = quantity(values.get(STOP, str(RAYS_STOP_S)))
     if stop is None or stop < SAVE_S:
         reason = f"a stopped job is killed after {values.get(STOP) or RAYS_STOP_S} s, before it has saved: 300 would do"
         yield Flaw(f"{head.container_path}.env {STOP}", "stop", reason)
+    yield from _last_words(head)
+
+
+def _last_words(head: Group) -> Iterator[Flaw]:
+    """The head drains itself too when it is to end, and ends when that is over."""
+    given, told = environment(head.container).get(DRAIN), get(head.pod, "terminationGracePeriodSeconds")
+    grace = KUBERNETES_GRACE_S if told is None else told
+    drain = RAYS_DRAIN_S if given is None else quantity(given)
+    if grace < HEADS_GRACE_S:
+        reason = f"{grace} s: the head is killed before Ray has ended, and with it what the driver had still to say; 30 would do"
+        yield Flaw(f"{head.pod_path}.terminationGracePeriodSeconds", "grace", reason)
+    if drain is None:
+        yield Flaw(f"{head.container_path}.env {DRAIN}", "drain", f"{given} is no number, and Ray does not start")
+    elif drain > grace - LAST_WORDS_S and grace >= HEADS_GRACE_S:
+        own = " (Ray's default)" if given is None else ""
+        reason = f"{drain:g} s{own} of {grace} s: the head waits for itself until it is killed, and nothing ends in order; 5 would do"
+        yield Flaw(f"{head.container_path}.env {DRAIN}", "drain", reason)
 
 
 def _idle(cluster: Cluster) -> Iterator[Flaw]:
@@ -123,54 +143,31 @@ def _idle(cluster: Cluster) -> Iterator[Flaw]:
     for where, seconds in times:
         if seconds is not None and seconds > IDLE_S:
             yield Flaw(where, "idle", f"{seconds} s: idle machines are paid for that long")
+        elif seconds is not None and seconds < LEAST_IDLE_S:
+            yield Flaw(where, "idle", f"{seconds} s: machines are given back between two attempts of a run, and rented anew")
     yield from _order(cluster)
 
 
 def _order(cluster: Cluster) -> Iterator[Flaw]:
     names = [get(group.data, "groupName") for group in cluster.workers]
     for group in cluster.workers:
-        if names.count(get(group.data, "groupName")) > 1:
+        name = get(group.data, "groupName")
+        if names.count(name) > 1:
             yield Flaw(f"{group.path}.groupName", "groups", "stands twice: the autoscaler knows only the last of that name")
+        if name == HEAD_GROUP:
+            yield Flaw(f"{group.path}.groupName", "groups", "is the head's: the autoscaler takes one for the other")
+        said = get(group.data, "labels", CAPACITY_LABEL)
+        if said is not None and group.google and said != ("spot" if group.spot else "on-demand"):
+            reason = (
+                f"says {said}, and the machines are {'spot' if group.spot else 'on-demand'} ones: what is placed by that label is misled"
+            )
+            yield Flaw(f"{group.path}.labels {CAPACITY_LABEL}", "groups", reason)
+        if not label_value(str(name)):
+            reason = f"{name!r} is the value of a label of its pods, and none: the API server refuses every pod"
+            yield Flaw(f"{group.path}.groupName", "groups", reason)
     spot = [get(group.data, "priority") or 0 for group in cluster.workers if group.spot]
     other = [(group, get(group.data, "priority") or 0) for group in cluster.workers if not group.spot]
     for group, priority in other:
         if spot and priority >= min(spot):
             reason = f"{priority} is not below the spot group's {min(spot)}: on-demand machines are rented where spot ones would do"
             yield Flaw(f"{group.path}.priority", "groups", reason)
-
-
-def check_job(job: dict[str, object], at: str) -> Iterator[Flaw]:
-    """What is wrong with how a RayJob is submitted and ended.
-
-    Args:
-        job: the spec of a RayJob.
-        at: its path.
-    """
-    mode = get(job, "submissionMode")
-    if mode != "HTTPMode":
-        known = ("K8sJobMode", "SidecarMode", "InteractiveMode", None)
-        reason = (
-            "is no mode, though nobody refuses it"
-            if mode not in known
-            else "is not HTTPMode: a lost submitter or log stream ends a healthy run"
-        )
-        yield Flaw(f"{at}.submissionMode", "job", f"{mode} {reason}; by HTTPMode a lost head gets the job again, and it resumes")
-    if (
-        get(job, "shutdownAfterJobFinishes") is not True
-        and not items(job, "deletionStrategy", "deletionRules")
-        and not get(job, "clusterSelector")
-    ):
-        yield Flaw(f"{at}.shutdownAfterJobFinishes", "job", "is not true: the head is paid for until somebody remembers it")
-    ttl = get(job, "ttlSecondsAfterFinished")
-    if get(job, "shutdownAfterJobFinishes") is True and (ttl is None or ttl > 86400):
-        yield Flaw(f"{at}.ttlSecondsAfterFinished", "job", "should be given, and at most a day: the ended run's cluster stays that long")
-    if not get(job, "backoffLimit"):
-        yield Flaw(f"{at}.backoffLimit", "job", "is 0: the first failure of cluster or submission ends the run, which could resume")
-    deadline = get(job, "preRunningDeadlineSeconds")
-    if deadline is None or deadline < COLD_S:
-        reason = (
-            "should be given, or a job without machines waits for ever" if deadline is None else "is shorter than machines take to come"
-        )
-        yield Flaw(f"{at}.preRunningDeadlineSeconds", "job", reason)
-    if not str(get(job, "entrypoint") or "").strip():
-        yield Flaw(f"{at}.entrypoint", "job", "is empty: there is nothing to run")

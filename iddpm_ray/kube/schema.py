@@ -9,10 +9,11 @@ from typing import Any
 
 import jsonschema
 
-from iddpm_ray.kube.kinds import KINDS, METADATA
+from iddpm_ray.kube.kinds import KINDS, METADATA, OTHERS
 from iddpm_ray.kube.objects import Data, Flaw, get, items
 
 RAY_KINDS = ("RayCluster", "RayJob", "RayCronJob", "RayService")
+_KNOWN = [*KINDS, *(("ray.io/v1", kind) for kind in RAY_KINDS)]
 _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 _REFUSED = "the API server refuses it, so nothing of it is applied"
 
@@ -22,7 +23,7 @@ def check_schema(one: Data) -> Iterator[Flaw]:
     version, kind = one.get("apiVersion"), one.get("kind")
     validator = _validator(str(version), str(kind))
     if validator is None:
-        yield Flaw("", "schema", f"{version} {kind} is not known here, so nothing of it is checked: one of {', '.join(_known())}")
+        yield Flaw("", "schema", f"{version} {kind} is no kind that there is: {_near(str(version), str(kind))}; {_REFUSED}")
         return
     for error in validator.iter_errors(defaulted(one)):
         yield Flaw(_path(error), "schema", f"{_words(error)}; {_REFUSED}")
@@ -39,8 +40,17 @@ def defaulted(one: Data) -> dict[str, Any]:
     return pruned
 
 
-def _known() -> list[str]:
-    return sorted({kind for _, kind in KINDS} | set(RAY_KINDS))
+def _near(version: str, kind: str) -> str:
+    """What was probably meant."""
+    here = sorted({name for at, name in _KNOWN if at == version} | set(OTHERS.get(version, ())))
+    return ", ".join(here) if here else ", ".join(f"{at} {name}" for at, name in _KNOWN if name == kind)
+
+
+def _foreign(version: str, kind: str) -> bool:
+    """Whether a kind is none of those that matter to a run, of some other operator perhaps: such are left alone but for their metadata."""
+    group = version.partition("/")[0] if "/" in version else ""
+    groups = {at.partition("/")[0] for at in (*OTHERS, "ray.io/v1") if "/" in at} | {"", "extensions"}
+    return kind in OTHERS.get(version, ()) or (group not in groups and kind not in {name for _, name in _KNOWN})
 
 
 @cache
@@ -52,9 +62,11 @@ def _schema(version: str, kind: str) -> dict[str, Any] | None:
     elif (version, kind) in KINDS:
         schema = copy.deepcopy(KINDS[version, kind])
         schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    elif _foreign(version, kind):
+        schema = {"type": "object", "properties": {}, "additionalProperties": True}
     else:
         return None
-    schema["properties"]["metadata"] = METADATA
+    schema["properties"] |= {"metadata": METADATA, "status": {}}
     schema["required"] = [*schema.get("required", []), "apiVersion", "kind", "metadata"]
     _close(schema)
     return schema

@@ -26,9 +26,7 @@ def test_the_subset_builds_what_kustomize_builds(folder: Path) -> None:
 def test_the_long_window_is_a_component_that_can_be_added(tmp_path: Path) -> None:
     shutil.copytree(K8S, tmp_path / "k8s")
     file = tmp_path / "k8s/overlays/gke-spot-l4/kustomization.yaml"
-    file.write_text(
-        file.read_text().replace("  - ../../components/token-auth\n", "  - ../../components/token-auth\n  - ../../components/spot-120s\n")
-    )
+    file.write_text(file.read_text().replace("components:\n", "components:\n  - ../../components/spot-120s\n"))
     group = by_name(build(file.parent, own=True))["RayCluster", "iddpm"]["spec"]["workerGroupSpecs"][0]
     pod = group["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 105

@@ -43,7 +43,7 @@ def test_the_tree_that_is_shown_is_the_tree_that_is_there() -> None:
     assert shown is not None
     folders = re.findall(r"^(\w+)/", shown[1], re.MULTILINE)
     assert sorted(folders) == sorted(path.name for path in (ROOT / "k8s").iterdir() if path.is_dir())
-    for name in re.findall(r"(token-auth|spot-120s|monitoring-\w+)", shown[1]):
+    for name in re.findall(r"(spot-120s|monitoring-\w+)", shown[1]):
         assert (ROOT / "k8s" / "components" / name / "kustomization.yaml").is_file()
 
 
