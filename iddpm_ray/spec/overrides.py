@@ -49,7 +49,7 @@ def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
     if path not in known:
         raise SpecError(
             path,
-            value="***" if storage.is_secret_name(path) else storage.without_secrets(value),
+            value=None if value.lstrip()[:1] in ("[", "{") else "***" if storage.is_secret_name(path) else storage.without_secrets(value),
             fix=f"no such field{suggestion(path, fields=tuple(known), sections=sections)}",
         )
     return _placed(given, tuple(path.split(".")), _read(value, known[path]))

@@ -10,10 +10,11 @@ _LOCAL_SCHEMES = frozenset({"file", "local"})
 _PASSWORD = re.compile(r"(?:(?<=://)[^/\s:@]*:(?!\d+/)|(?:(?<=s3://)|(?<=s3a://)|(?<=gs://)|(?<=gcs://))[^/\s:@]*:)[^\s]*@")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s?]+)\?[^\s=]+=\S*")
-_SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth)[^=&\s]*=[^&\s]")
+_SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth|pwd)[^=&\s]*=[^&\s]")
 _NAMED_SECRET = re.compile(
-    r"(?i)([\"']?[\w-]{0,64}(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|private_?key|authorization)[\w-]{0,64}[\"']?\s*[=:]\s*)"
-    r"((?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
+    r"(?i)([\"']?[\w-]{0,64}(?:token|secret|passw|passphrase|pwd|credential|signature|api_?key|access_?key|account_?key|private_?key|authorization"
+    r"|(?<![a-z])(?:sas|auth)(?![a-z]))[\w-]{0,64}[\"']?\s*[=:]\s*)"
+    r"([\[{][^\n]*|(?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
 )
 _SECRET_ITSELF = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)|\bya29\.[\w.-]+", re.DOTALL)
 
