@@ -331,6 +331,10 @@ URLS = {
     "token": f"gs://bucket/x?access_token={SECRET}",
     "chained": f"simplecache::s3://AKIAEXAMPLE:{SECRET}@bucket/x",
     "sas": f"abfs://container/x?sv=2024&sig={SECRET}",
+    "user": f"https://{SECRET.replace('/', '-')}@host/x",
+    "chained user": f"simplecache::HTTPS://{SECRET.replace('/', '-')}@host/x",
+    "webdav": f"webdav://{SECRET.replace('/', '-')}@host/x",
+    "pwd": f"https://host/x?pwd={SECRET}",
 }
 
 
@@ -363,6 +367,7 @@ def test_an_ordinary_url_holds_none(tmp_path: Path) -> None:
         "http://localhost:8080/a@b",
         "s3://bucket/user@example.com/x",
         "sftp://anna@host/x",
+        "abfs://container@account.dfs.core.windows.net/x",
         "/a/b?c",
         "https://h/x?v=1",
     ):
