@@ -118,6 +118,8 @@ def test_given_values_stay_as_they_are():
         ("global_batch=4", "global_batch (got 4): no such field: did you mean train.global_batch?"),
         ("batch_size=4", "batch_size (got 4): no such field: here this is train.global_batch"),
         ("model.num_channels=32.5", "model.num_channels (got 32.5): should be a whole number"),
+        ("model.num_channels=3200000000", "model.num_channels (got 3200000000): should be at most 65536"),
+        ("model.channel_mult=1,1e9", "model.channel_mult[1] (got 1000000000.0): should be at most 1024"),
         ("sample.respacing=[3, x]", 'sample.respacing (got "3,x"): should be a count'),
         ("cluster.workers=two", 'cluster.workers (got "two"): should be a whole number or a list'),
         ("cluster.mesh=3", "cluster.mesh (got 3): is a section: set a field of it, such as cluster.mesh.data=VALUE"),
