@@ -9,6 +9,7 @@ from typing import Any
 
 from iddpm_ray import presets, storage
 from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.spec import problems
 from iddpm_ray.spec.checks import CREDENTIALS
 from iddpm_ray.spec.names import closest
 from iddpm_ray.spec.overrides import field_suggestion, is_field, override
@@ -184,7 +185,7 @@ def _read(url: str) -> dict[str, Any]:
     if name is None:
         return given
     if not isinstance(name, str):
-        raise SpecError("preset", value=name, fix=f"should be one of {', '.join(presets.names())}")
+        raise SpecError("preset", value=problems.shown(name), fix=f"should be one of {', '.join(presets.names())}")
     return _merged(parse_yaml(presets.text(name), source=f"preset {name}"), given)
 
 

@@ -331,6 +331,10 @@ URLS = {
     "token": f"gs://bucket/x?access_token={SECRET}",
     "chained": f"simplecache::s3://AKIAEXAMPLE:{SECRET}@bucket/x",
     "sas": f"abfs://container/x?sv=2024&sig={SECRET}",
+    "user": f"https://{SECRET.replace('/', '-')}@host/x",
+    "chained user": f"simplecache::HTTPS://{SECRET.replace('/', '-')}@host/x",
+    "webdav": f"webdav://{SECRET.replace('/', '-')}@host/x",
+    "pwd": f"https://host/x?pwd={SECRET}",
 }
 
 
@@ -363,6 +367,7 @@ def test_an_ordinary_url_holds_none(tmp_path: Path) -> None:
         "http://localhost:8080/a@b",
         "s3://bucket/user@example.com/x",
         "sftp://anna@host/x",
+        "abfs://container@account.dfs.core.windows.net/x",
         "/a/b?c",
         "https://h/x?v=1",
     ):
@@ -396,6 +401,39 @@ def test_an_unknown_key_of_a_spec_does_not_show_what_it_was_given() -> None:
     given = {"run": {"name": "a", "output_dir": "/r"}, "data": {"path": "/d"}, "train": {"duration": "1 step"}}
     for extra in ({"storage": {"token": SECRET}}, {"aws_secret_access_key": SECRET}, {"data": {"path": "/d", "secret": SECRET}}):
         assert_clean(refused("unknown key", SpecError, lambda extra=extra: load_mapping({**given, **extra}), "no such field"))
+
+
+DEEP: list[dict[str, Any]] = [
+    {"token": {"refresh_token": SECRET}},
+    {"secret": ["AA", SECRET]},
+    {"credentials": {"value": SECRET}},
+    {"pwd": SECRET},
+    {"sas": SECRET},
+    {"auth": ["anna", SECRET]},
+    {"passphrase": SECRET},
+    {"client": {"auth": {"user": "anna", "is": [SECRET]}}},
+]
+
+
+@pytest.mark.parametrize("options", DEEP, ids=range(len(DEEP)))
+def test_no_error_shows_what_lies_below_a_name_of_secrets(options: dict[str, Any]) -> None:
+    """Under a field that there is not, in the place of one that there is, and on the command line."""
+    given: dict[str, Any] = {"run": {"name": "a", "output_dir": "/r"}, "data": {"path": "/d"}, "train": {"duration": "1 step"}}
+    unknown = {**given, "data": {"path": "/d", "storage_options": options}}
+    assert_clean(refused("deep", SpecError, lambda: load_mapping(unknown), r"data.storage_options: no such field"))
+    for wrong in (options, [options]):
+        assert_clean(refused("deep", SpecError, lambda wrong=wrong: load_mapping({**given, "data": {"path": wrong}}), "data.path", "***"))
+    for yaml in (json.dumps(options), yaml_of(options)):
+        for word in (
+            f"data.storage_options={yaml}",
+            f"data={{path: /d, options: {yaml}}}",
+            f"--options={yaml}",
+        ):
+            assert_clean(refused("deep", SpecError, lambda word=word: cli.parse(["--preset", "cifar10", word])))
+
+
+def yaml_of(options: dict[str, Any]) -> str:
+    return json.dumps(options).replace('"', "")
 
 
 def test_errors_of_workers_and_data_repeat_no_secret() -> None:

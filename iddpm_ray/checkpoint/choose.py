@@ -1,11 +1,11 @@
 """Which checkpoint a run goes on from: the newest one in its lineage that is whole, and why newer ones were passed over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, record_url
-from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_marker, survey, verify
+from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_file, read_marker, survey, verify
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
 from iddpm_ray.errors import CheckpointError
 
@@ -26,16 +26,22 @@ class Choice:
 
 
 def newest_readable(
-    run_url: str, *, spec_digest: str | None = None, deep: bool = False, rejected: Mapping[str, str] | None = None
+    run_url: str,
+    *,
+    spec_digest: str | None = None,
+    deep: bool = False,
+    files: Sequence[str] = (),
+    rejected: Mapping[str, str] | None = None,
 ) -> Choice:
     """The newest whole checkpoint of the run's lineage.
 
     Names, markers and sizes are checked; `deep` reads every byte and checks the hashes too (loading does so anyway for
-    what it reads).
+    what it reads); so does `files` for those of these names.
 
     Args:
         run_url: the run's directory.
         spec_digest: what the checkpoint's spec must have, if given.
+        files: small ones that the caller is about to read, without which a checkpoint is of no use to it.
         deep: also read and hash every file.
         rejected: why, by name, for checkpoints that have been found unreadable already.
 
@@ -62,6 +68,8 @@ def newest_readable(
                 raise DamagedError(f"{checkpoint.name} is damaged: its marker is that of step {marker.step}, attempt {marker.attempt}")
             if deep:
                 verify(checkpoint)
+            for name in files:
+                read_file(checkpoint, name, marker=marker)
         except DamagedError as error:
             reasons.append(str(error))
             continue

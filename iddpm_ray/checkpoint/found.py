@@ -1,6 +1,7 @@
 """A checkpoint for whoever wants its weights: of a run the newest or a certain one, or one by itself; with the spec and labels inside."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage
-from iddpm_ray.checkpoint.choose import newest_readable
+from iddpm_ray.checkpoint.choose import Choice, newest_readable
 from iddpm_ray.checkpoint.commit import (
     LABELS_FILE,
     SPEC_FILE,
@@ -20,12 +21,15 @@ from iddpm_ray.checkpoint.commit import (
     read_file,
     read_marker,
 )
+from iddpm_ray.checkpoint.index import INDEX
 from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
 
 NEWEST = "newest"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def find_checkpoint(url: str, *, which: int | str = NEWEST) -> Found:
             raise CheckpointError("one checkpoint has one step", value=which, fix=f"this is step {marker.step}; name the run instead")
         return _found(checkpoint, marker)
     if which == NEWEST:
-        choice = newest_readable(url)
+        choice = newest_whole(url)
         if choice.checkpoint is None or choice.marker is None:
             raise _none(url)
         return _found(choice.checkpoint, choice.marker)
@@ -71,6 +75,18 @@ def find_checkpoint(url: str, *, which: int | str = NEWEST) -> Found:
         steps = ", ".join(str(one.step) for one in there[:8]) + (" and others" if len(there) > 8 else "")
         raise CheckpointError("the run has no checkpoint of that step", value=which, fix=f"there are {steps}, newest first")
     return _found(chosen, read_marker(chosen))
+
+
+def newest_whole(run_url: str) -> Choice:
+    """The newest checkpoint of a run whose spec, labels and index can be read; warns of each newer one that was passed over.
+
+    Raises:
+        CheckpointError: as `newest_readable`.
+    """
+    choice = newest_readable(run_url, files=(SPEC_FILE, LABELS_FILE, INDEX))
+    for reason in choice.rejected:
+        _log.warning("%s; taking the checkpoint before it", reason)
+    return choice
 
 
 def steps_of(run_url: str) -> list[Checkpoint]:

@@ -1,8 +1,8 @@
 """Begins a group of ranks from the newest checkpoint that all of them can read."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.choose import newest_readable
-from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_named, read_marker
+from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_named, read_file, read_marker
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.index import StoredTensor, read_index
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
@@ -27,12 +27,14 @@ class Restored:
         marker: of that checkpoint.
         tensors: what was loaded, by name; {} for a fresh start.
         rejected: a sentence for each newer checkpoint that could not be read, newest first.
+        files: the content of the small files that were asked for, by name; {} for a fresh start.
     """
 
     checkpoint: Checkpoint | None
     marker: Marker | None
     tensors: Mapping[str, Tensor]
     rejected: tuple[str, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def restore_newest(
@@ -40,6 +42,7 @@ def restore_newest(
     *,
     allocate: Callable[[Mapping[str, StoredTensor]], Mapping[str, Tensor]],
     spec_digest: str,
+    files: Sequence[str] = (),
     group: dist.ProcessGroup | None,
 ) -> Restored:
     """Load the newest checkpoint that every rank can read; called by all ranks of a CPU group.
@@ -51,6 +54,7 @@ def restore_newest(
         allocate: given what the checkpoint holds, the tensors to fill, by name: new ones, or live ones, which a damaged
             checkpoint may leave partly overwritten before an older one overwrites them.
         spec_digest: what the checkpoint's spec must have.
+        files: small ones to read beside the tensors; damage there is damage.
         group: of all ranks that begin; None for a single process.
 
     Raises:
@@ -66,9 +70,11 @@ def restore_newest(
         assert checkpoint is not None
         marker: Marker | None = None
         tensors: Mapping[str, Tensor] = {}
+        small: dict[str, bytes] = {}
         damage, failure = "", None
         try:
             marker = read_marker(checkpoint)
+            small = {name: read_file(checkpoint, name, marker=marker) for name in files}
             tensors = allocate(read_index(checkpoint, marker))
             load(checkpoint, into=tensors, marker=marker)
         except DamagedError as error:
@@ -84,7 +90,7 @@ def restore_newest(
                 raise CheckpointError(f"ranks {who} could not load {name}", fix="see their error")
             raise ConnectionError(f"ranks {who} could not load {name}: see their error")
         if not any(text for text, _ in said):
-            return Restored(checkpoint, marker, tensors, reasons)
+            return Restored(checkpoint, marker, tensors, reasons, small)
         first = {text: index for index, (text, _) in reversed(list(enumerate(said))) if text}
         rejected[name] = "; ".join(text if group is None else f"{text} (rank {index})" for text, index in first.items())
 

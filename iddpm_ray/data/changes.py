@@ -42,6 +42,20 @@ def check_same(pinned: Manifest, found: Manifest) -> None:
         raise DataError(what, fix="restore it, start a run of another name, or set data.adopt=true to go on with the changed one")
 
 
+def check_no_new_class(pinned: Manifest, found: Manifest) -> None:
+    """Refuses classes that came after a network was given as many rows as the pinned data had classes.
+
+    Raises:
+        DataError: naming the first of them.
+    """
+    if len(found.classes) > len(pinned.classes):
+        what = f"{storage.shown(found.root)} has a class that this run's network has no row for: '{found.classes[len(pinned.classes)]}'"
+        raise DataError(
+            f"{what}; it was made for {len(pinned.classes)}, since model.num_classes is null",
+            fix="take its pictures away, or begin a run of another name by init.from, with a model.num_classes that leaves room for more",
+        )
+
+
 def check_enough(manifest: Manifest, *, global_batch: int) -> None:
     """Refuses a data set smaller than one global batch.
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from iddpm_ray.data.modes import flatten
+from iddpm_ray.data.modes import flatten, scale_key
 from iddpm_ray.errors import DataError
 
 DEFAULT_MAX_PIXELS = 178956970
@@ -117,6 +117,7 @@ def _loaded(data: bytes, *, max_pixels: int, name: str) -> Image.Image:
         if image.width * image.height > max_pixels:
             what = f"{name} claims {image.width}x{image.height} pixels, more than data.max_pixels = {max_pixels}"
             raise BadPicture(what, fix=f"raise data.max_pixels if the picture is genuine, {FIX}")
+        scale_key(image)
         image.load()
     except (BadPicture, MemoryError):
         raise

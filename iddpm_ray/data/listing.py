@@ -1,7 +1,9 @@
 """What lies at `data.path`: a folder of pictures, Parquet files, or a packed set; found by listing alone."""
 
+import os
 import posixpath
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -91,9 +93,9 @@ def _folder_or_parquet(root: str, files: list[FileInfo]) -> Listing:
         what = f"data.path holds both pictures ({pictures[0].path} ...) and Parquet files ({tables[0].path} ...)"
         raise DataError(what, value=shown, fix="point data.path at one of them")
     if tables:
-        return Listing(root, "parquet", tuple(tables))
+        return Listing(root, "parquet", _named(tables))
     if pictures:
-        return Listing(root, "folder", tuple(pictures))
+        return Listing(root, "folder", _named(pictures))
     if not files:
         raise DataError("data.path is empty", value=shown, fix="put pictures or Parquet files into it, or check the path")
     seen = Counter(_extension(file.path) or "no extension" for file in files)
@@ -111,7 +113,21 @@ def _single_file(root: str) -> Listing:
             "data.path is a file but not a Parquet file", value=storage.shown(root), fix="name the folder that holds the pictures"
         )
     folder, name = storage.parent(root), storage.name(root)
-    return Listing(folder, "parquet", tuple(file for file in storage.find(folder) if file.path == name))
+    return Listing(folder, "parquet", _named([file for file in storage.find(folder) if file.path == name]))
+
+
+def _named(files: Sequence[FileInfo]) -> tuple[FileInfo, ...]:
+    """The files, if all their names are text, as a manifest keeps them; a local disk takes any bytes for a name.
+
+    Raises:
+        DataError: with the bytes of the first that is not.
+    """
+    odd = [file.path for file in files if not file.path.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in file.path)]
+    if odd:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+        name = os.fsencode(odd[0]).decode(errors="backslashreplace")
+        raise DataError(f"data.path holds a file whose name is not UTF-8: {name}{more}", fix="rename it, for instance by convmv -t utf8")
+    return tuple(files)
 
 
 def _extension(path: str) -> str:

@@ -1,7 +1,7 @@
 """Rows of a manifest to pixels and labels, with what to do about pictures that cannot be read."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -78,12 +78,15 @@ def read_outcomes(manifest: Manifest, rows: NDArray[np.int64], *, decoding: Deco
         case "parquet":
             inner = np.array(manifest.column("row", rows), dtype=np.int64)
             files = read_pictures(manifest.root, manifest.column("path", rows), inner, image_column=manifest.image_column)
-            return [_decoded(manifest, int(row), decoding, data) for row, data in zip(rows, files, strict=True)]
+            named = (
+                BadPicture(f"{manifest.name(int(row))} {data.what}", fix=FIX) if isinstance(data, BadPicture) else data
+                for row, data in zip(rows, files, strict=True)
+            )
+            return _all_decoded(manifest, rows, decoding, named)
         case "folder":
             read = partial(_read, manifest, _reader(manifest.root))
             files = _ahead(read, list(zip(rows.tolist(), manifest.column("path", rows), strict=True)), threads=threads)
-            pairs = zip(rows.tolist(), files, strict=True)
-            return [data if isinstance(data, BadPicture) else _decoded(manifest, row, decoding, data) for row, data in pairs]
+            return _all_decoded(manifest, rows, decoding, files)
 
 
 def _ahead(call: Callable[[_In], _Out], given: Sequence[_In], *, threads: int) -> Iterator[_Out]:
@@ -122,6 +125,11 @@ def _read(manifest: Manifest, read: Callable[[str], bytes], which: tuple[int, st
         return BadPicture(f"{manifest.name(row)} cannot be read: {storage.reason(error)}", fix=FIX)
     except Exception as error:  # a store may raise anything; it says nothing about this picture
         raise OSError(f"{manifest.name(row)} could not be read: {storage.reason(error)}") from error
+
+
+def _all_decoded(manifest: Manifest, rows: NDArray[np.int64], decoding: Decoding, files: Iterable[bytes | BadPicture]) -> list[Outcome]:
+    pairs = zip(rows.tolist(), files, strict=True)
+    return [data if isinstance(data, BadPicture) else _decoded(manifest, row, decoding, data) for row, data in pairs]
 
 
 def _decoded(manifest: Manifest, row: int, decoding: Decoding, data: bytes) -> Outcome:

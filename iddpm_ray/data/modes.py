@@ -4,8 +4,21 @@ from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageCms
+from PIL.PngImagePlugin import PngImageFile
 
 _DEEP = ("I", "F")
+
+
+def scale_key(image: Image.Image) -> None:
+    """Puts the transparent value of a PNG that is not loaded yet on the scale that Pillow will give its pixels, and not the value."""
+    key = image.info.get("transparency")
+    match image.tile[0].args if isinstance(image, PngImageFile) and image.tile else None, key:
+        case "L;2", int():
+            image.info["transparency"] = key * 85
+        case "L;4", int():
+            image.info["transparency"] = key * 17
+        case "RGB;16B", tuple():  # read by its high bytes
+            image.info["transparency"] = tuple(value >> 8 for value in key)
 
 
 def flatten(image: Image.Image, *, channels: int, background: Sequence[int]) -> Image.Image:
@@ -36,10 +49,6 @@ def flatten(image: Image.Image, *, channels: int, background: Sequence[int]) -> 
 
 def _compose(image: Image.Image, background: Sequence[int]) -> Image.Image:
     """The picture over a plain background, by its alpha, its transparent palette entries or its transparent colour."""
-    key = image.info.get("transparency")
-    if isinstance(key, tuple) and max(key) > 255:
-        # A 16-bit colour picture is read by its high bytes, but its transparent colour is not.
-        image.info["transparency"] = tuple(value >> 8 for value in key)
     plain = Image.new("RGBA", image.size, (*background, 255))
     return Image.alpha_composite(plain, image.convert("RGBA")).convert("RGB")
 

@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from iddpm_ray import storage
+from iddpm_ray.data.image import FIX, BadPicture
 from iddpm_ray.errors import DataError
 
 _CACHE_BYTES = 256 << 20
 _GROUP_BYTES = 4 << 30  # of one row group, which is read whole
+_FIX = "write it again or remove it; this job must have the right to read it"
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,12 @@ class TableRows:
     labels: pa.ChunkedArray | None
 
 
+@storage.patiently
 def read_table_rows(url: str, *, image_column: str, label_column: str | None) -> TableRows:
     """Reads the footer and the label column, no pictures.
 
     Raises:
-        DataError: not Parquet, a column is missing (the others are named), or the image column holds no bytes.
+        DataError: not Parquet, damaged or not to be read; a column is missing (the others are named), or the image column holds no bytes.
     """
     shown = storage.shown(url)
     file = _open(url)
@@ -44,17 +47,32 @@ def read_table_rows(url: str, *, image_column: str, label_column: str | None) ->
             f"data.image_column = {image_column}: the column of {shown} holds {kind}, not picture files as bytes",
             fix="name a binary column",
         )
-    labels = None if label_column is None else file.read(columns=[label_column]).column(label_column)
-    return TableRows(file.metadata.num_rows, labels)
+    return TableRows(file.metadata.num_rows, None if label_column is None else _label_column(file, label_column, url))
 
 
-def read_pictures(root: str, paths: Sequence[str], rows: NDArray[np.int64], *, image_column: str) -> list[bytes]:
-    """The picture files at (path, row within it), in the order asked for; b"" where the table holds none.
+def _label_column(file: pq.ParquetFile, name: str, url: str) -> pa.ChunkedArray:
+    parts = []
+    for group in range(file.num_row_groups):
+        try:
+            column = file.read_row_group(group, columns=[name]).column(name)
+            column.validate(full=True)  # text that is not UTF-8 is damage too
+        except Exception as error:
+            if not _is_damage(error):
+                raise
+            what = f"{storage.shown(url)}: column {name} of its row group {group} cannot be read: {storage.reason(error)}"
+            raise DataError(what, fix=_FIX) from error
+        parts.append(column)
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=file.schema_arrow.field(name).type)
+
+
+def read_pictures(root: str, paths: Sequence[str], rows: NDArray[np.int64], *, image_column: str) -> list[bytes | BadPicture]:
+    """The picture files at (path, row within it), in the order asked for; b"" where the table holds none, and what is the matter with the
+    row group where it is damaged.
 
     Every row group is read at most once a call. A row group is the least that Parquet gives: for training from large row groups in shuffled
     order, pack the set first.
     """
-    out = [b""] * len(paths)
+    out: list[bytes | BadPicture] = [b""] * len(paths)
     wanted: dict[tuple[str, int], list[int]] = {}
     offsets: dict[str, NDArray[np.int64]] = {}
     for i, path in enumerate(paths):
@@ -64,6 +82,10 @@ def read_pictures(root: str, paths: Sequence[str], rows: NDArray[np.int64], *, i
         wanted.setdefault((path, group), []).append(i)
     for (path, group), places in wanted.items():
         column = _groups.get(storage.join(root, path), group, image_column)
+        if isinstance(column, BadPicture):
+            for i in places:
+                out[i] = column
+            continue
         start = offsets[path][group]
         for i in places:
             value = column[int(rows[i] - start)].as_py()
@@ -90,11 +112,21 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 def _open(url: str) -> pq.ParquetFile:
     fs, path = storage.filesystem(url)
     try:
-        return pq.ParquetFile(fs.open(path, "rb"))
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{storage.shown(url)} is not a readable Parquet file: {storage.reason(error)}", fix="write it again or remove it"
-        ) from error
+        file = pq.ParquetFile(fs.open(path, "rb"))
+        file.schema_arrow  # noqa: B018 names that are not UTF-8 are found here
+        return file
+    except Exception as error:
+        if not _is_damage(error):
+            raise
+        raise DataError(f"{storage.shown(url)} is not a readable Parquet file: {storage.reason(error)}", fix=_FIX) from error
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether a file is at fault, not a store that does not answer: of damage too Arrow says that it is an OSError, without a number."""
+    if storage.is_transient(error):
+        return False
+    gone = (FileNotFoundError, PermissionError, IsADirectoryError)
+    return isinstance(error, (pa.ArrowException, UnicodeError, *gone)) or (type(error) is OSError and error.errno is None)
 
 
 @lru_cache(maxsize=1024)
@@ -111,11 +143,11 @@ class _Groups:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._columns: OrderedDict[tuple[str, int, str], pa.ChunkedArray] = OrderedDict()
+        self._columns: OrderedDict[tuple[str, int, str], pa.ChunkedArray | BadPicture] = OrderedDict()
         self._bytes = 0
 
-    def get(self, url: str, group: int, image_column: str) -> pa.ChunkedArray:
-        """The bytes of every picture of a row group."""
+    def get(self, url: str, group: int, image_column: str) -> pa.ChunkedArray | BadPicture:
+        """The bytes of every picture of a row group, or that it cannot be read, which is kept too: a neighbour may be asked for next."""
         key = (url, group, image_column)
         with self._lock:
             if key in self._columns:
@@ -125,17 +157,21 @@ class _Groups:
         with self._lock:
             if key not in self._columns:
                 self._columns[key] = column
-                self._bytes += column.nbytes
+                self._bytes += _bytes_of(column)
             while self._bytes > _CACHE_BYTES and len(self._columns) > 1:
-                self._bytes -= self._columns.popitem(last=False)[1].nbytes
+                self._bytes -= _bytes_of(self._columns.popitem(last=False)[1])
         return column
+
+
+def _bytes_of(column: pa.ChunkedArray | BadPicture) -> int:
+    return 0 if isinstance(column, BadPicture) else column.nbytes
 
 
 _groups = _Groups()
 
 
 @storage.patiently
-def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray:
+def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray | BadPicture:
     file = _open(url)
     found = _byte_column(file.schema_arrow, image_column)
     assert found is not None
@@ -145,4 +181,9 @@ def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray:
     if claimed > _GROUP_BYTES:
         what = f"{storage.shown(url)}: row group {group} claims {claimed} bytes of pictures, more than {_GROUP_BYTES}"
         raise DataError(what, fix="write the file with smaller row groups")
-    return file.read_row_group(group, columns=[found]).flatten().column(found)
+    try:
+        return file.read_row_group(group, columns=[found]).flatten().column(found)
+    except Exception as error:
+        if not _is_damage(error):
+            raise
+        return BadPicture(f"lies in row group {group}, which cannot be read: {storage.reason(error)}", fix=FIX)

@@ -1,6 +1,5 @@
 """The account of one attempt: its workers' seconds by category, out of what its ranks and its driver recorded. Pure."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,10 @@ from iddpm_ray.checkpoint.attempts import Attempt
 
 GRACEFUL = ("finished", "stopped", "preempted", "grown")
 """Endings in which the ranks themselves came to an end; all others took them unawares."""
+
+
+LATEST = 253402300799.0  # wall seconds at the end of the year 9999
+MOST_WORKERS = 65536
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,11 @@ def account(attempt: Attempt, *, upto: int | None, in_lineage: bool, newest: boo
     info, end = attempt.info, attempt.end or {}
     why = str(end.get("why") or ("running" if newest else "unknown"))
     ranks, notes = _ranks(attempt)
-    workers = whole(info.get("workers")) or len(ranks) or 1
+    wrong = {key: said[key] for said in (info, end) for key in ("began", "ended", "noticed") if number(said.get(key, 0)) is None}
+    if _workers(info.get("workers", 0)) is None:
+        wrong["workers"] = info["workers"]
+    notes += [f"recorded as {key} = {str(value)[:40]}, which is not believed" for key, value in wrong.items() if value is not None]
+    workers = _workers(info.get("workers")) or len(ranks) or 1
     began = number(info.get("began")) or number(end.get("began")) or min((rank.began for rank in ranks.values()), default=None)
     ended = number(end.get("ended")) or max((rank.now for rank in ranks.values()), default=None)
     reached = _reached(attempt)
@@ -152,13 +159,13 @@ def _ranks(attempt: Attempt) -> tuple[dict[int, Rank], list[str]]:
     """What the ranks said last: all of them to the driver, or rank 0 at its last commit, which then stands for all."""
     end = attempt.end or {}
     told = mapping(end.get("ranks"))
-    ranks = {int(name): rank for name, said in told.items() if str(name).isdigit() and (rank := _rank(mapping(said)))}
+    ranks = {int(name): rank for name, said in told.items() if str(name).isdecimal() and (rank := _rank(mapping(said)))}
     if ranks or told:
         return ranks, []
     first = _rank(mapping(attempt.info.get("ledger")))
     if first is None:
         return {}, ["its ranks recorded nothing of their time"]
-    return dict.fromkeys(range(whole(attempt.info.get("workers")) or 1), first), [
+    return dict.fromkeys(range(_workers(attempt.info.get("workers")) or 1), first), [
         "rank 0's account at its last commit stands for all ranks"
     ]
 
@@ -245,13 +252,18 @@ def _cause(end: Mapping[str, Any], why: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    """A time, a length of time or a price, or None for anything else and for what is too large to be one."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LATEST else None
 
 
 def whole(value: object) -> int | None:
     """A whole number that is not negative, or None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+
+
+def _workers(value: object) -> int | None:
+    count = whole(value)
+    return count if count is not None and count <= MOST_WORKERS else None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FARTHEST = 1e300
+"""What is further from zero is not drawn: differences of such numbers are no numbers."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -57,18 +60,23 @@ def round_step(width: float) -> float:
 
 
 def thinned(points: Sequence[tuple[float, float]], *, most: int = 400) -> list[tuple[float, float]]:
-    """At most that many points: means of neighbours; points that are not finite stand alone, so that a line breaks there."""
+    """At most that many points: means of neighbours; points that cannot be drawn stand alone, so that a line breaks there."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / most)
     out: list[tuple[float, float]] = []
     for first in range(0, len(points), size):
         group = points[first : first + size]
-        finite = [point for point in group if math.isfinite(point[1])]
-        out += [point for point in group if not math.isfinite(point[1])][:1]
+        finite = [point for point in group if drawable(point[1])]
+        out += [point for point in group if not drawable(point[1])][:1]
         if finite:
             out.append((sum(x for x, _ in finite) / len(finite), sum(y for _, y in finite) / len(finite)))
     return out
+
+
+def drawable(value: float) -> bool:
+    """Whether a chart has a place for the value."""
+    return abs(value) <= FARTHEST  # nor is anything true of NaN
 
 
 def short(value: float) -> str:

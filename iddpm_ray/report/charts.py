@@ -1,13 +1,12 @@
 """Drawings of a report as SVG text: when which attempt had its workers and what they did, restarts, and curves over steps."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from iddpm_ray.report.accounts import RunAccount
 from iddpm_ray.report.attempt import Account
-from iddpm_ray.report.axes import Scale, scale_of, short, thinned
+from iddpm_ray.report.axes import Scale, drawable, scale_of, short, thinned
 from iddpm_ray.report.categories import RESTART, START, category, in_order
 from iddpm_ray.report.text import moment, phase_words
 from iddpm_ray.sinks.progress import duration_text
@@ -144,7 +143,7 @@ def curves(lines: Sequence[Line], *, restarts_at: Sequence[float] = (), log: boo
         label: what the picture is, for those who cannot see it.
     """
     drawn = [Line(line.label, line.colour, thinned(line.points)) for line in lines]
-    finite = [point for line in drawn for point in line.points if math.isfinite(point[1])]
+    finite = [point for line in drawn for point in line.points if drawable(point[1])]
     if not finite:
         return ""
     width, height, left, right, top, bottom = 510, 250, 52, 500, 12, 216
@@ -169,10 +168,10 @@ def curves(lines: Sequence[Line], *, restarts_at: Sequence[float] = (), log: boo
 
 
 def polyline(line: Line, across: Scale, up: Scale) -> list[str]:
-    """A line, broken where a value is not finite; a point that stands alone is a dot."""
+    """A line, broken where a value cannot be drawn; a point that stands alone is a dot."""
     runs: list[list[str]] = [[]]
     for x, y in line.points:
-        if math.isfinite(y) and not (up.log and y <= 0):
+        if drawable(y) and not (up.log and y <= 0):
             runs[-1].append(f"{across.at(x):.1f},{up.at(y):.1f}")
         elif runs[-1]:
             runs.append([])

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,13 @@ from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint.attempts import Attempt
 from iddpm_ray.errors import UserError
 from iddpm_ray.report.accounts import RunAccount, run_account
+from iddpm_ray.report.axes import FARTHEST
 from iddpm_ray.sinks.evaluations import evaluation_rows
-from iddpm_ray.sinks.jsonl import attempt_url, read_rows
+from iddpm_ray.sinks.jsonl import attempt_url, read_sound_rows
 from iddpm_ray.sinks.rows import Begun, Row, lineage_rows
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
+from iddpm_ray.storage import Entry
 from iddpm_ray.train.directory import SPEC_FILE
 
 PICTURES = 6
@@ -102,10 +105,19 @@ def _rows(url: str, known: Sequence[Attempt], problems: list[str]) -> list[Row]:
         place = attempt_url(url, one.attempt)
         try:
             if storage.exists(place):
-                rows[one.attempt] = read_rows(place)
-        except Exception as error:  # one attempt's file may be torn; the others are shown
+                rows[one.attempt] = read_sound_rows(place, problems)
+        except Exception as error:  # as above, if the storage fails
             problems.append(f"{storage.name(place)} cannot be read: {storage.reason(error)}")
-    return lineage_rows(rows, begun)
+    history = lineage_rows(rows, begun)
+    far = [
+        f"{key} of step {row['step']}"
+        for row in history
+        for key, value in row.items()
+        if isinstance(value, float) and FARTHEST < abs(value) < math.inf
+    ]
+    if far:
+        problems.append(f"too large for a chart: {far[0]}" + (f" and {len(far) - 1} more" if len(far) > 1 else ""))
+    return history
 
 
 def _evaluations(url: str, spec: JobSpec | None, problems: list[str]) -> list[Row]:
@@ -120,7 +132,7 @@ def _pictures(url: str, known: Sequence[Attempt], problems: list[str]) -> list[P
     """A few grids, evenly through the run, the newest among them."""
     chain = attempts.lineage(list(known))
     found: dict[int, str] = {}
-    for entry in storage.list_dir(storage.join(url, "samples")):
+    for entry in _listed(storage.join(url, "samples"), problems):
         place = _step_and_attempt(entry.name)
         if place is not None and attempts.in_lineage(chain, step=place[0], attempt=place[1]):
             found[place[0]] = entry.name
@@ -136,10 +148,18 @@ def _pictures(url: str, known: Sequence[Attempt], problems: list[str]) -> list[P
     return out
 
 
+def _listed(url: str, problems: list[str]) -> list[Entry]:
+    try:
+        return storage.list_dir(url)
+    except Exception as error:  # as above
+        problems.append(f"{storage.name(url)} cannot be listed: {storage.reason(error)}")
+        return []
+
+
 def _step_and_attempt(name: str) -> tuple[int, int] | None:
     stem, _, ending = name.rpartition(".")
     step, _, attempt = stem.removeprefix("step-").partition(".a")
-    return (int(step), int(attempt)) if ending == "png" and step.isdigit() and attempt.isdigit() else None
+    return (int(step), int(attempt)) if ending == "png" and step.isdecimal() and attempt.isdecimal() else None
 
 
 def _picture(data: bytes, step: int) -> Picture:

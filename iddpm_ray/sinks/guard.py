@@ -18,6 +18,7 @@ from iddpm_ray.spec.log import LogSpec, TrackerName
 logger = logging.getLogger(__name__)
 
 ROWS = "metrics/*.jsonl"
+VIEW = "metrics/train.jsonl"
 
 
 class GuardedSinks:
@@ -49,10 +50,13 @@ class GuardedSinks:
         """Commits every sink; one that fails is tried again at the next commit.
 
         Raises:
-            Exception: the rows' file could not be written; a checkpoint is not marked without its rows.
+            Exception: the rows' file of this attempt could not be written; a checkpoint is not marked without its rows.
         """
-        if ROWS in self._sinks and self._leads:
-            self._sinks[ROWS].commit(step)
+        rows = self._sinks.get(ROWS)
+        if rows is not None and self._leads:
+            rows.commit(step)
+            if isinstance(rows, JsonlSink):
+                self._try(VIEW, "write", lambda: self._write_view(rows, step))
         for name, sink in self._sinks.items():
             if name != ROWS:
                 self._try(name, "write", lambda sink=sink: sink.commit(step))
@@ -71,6 +75,10 @@ class GuardedSinks:
         """Closes every sink."""
         for name, sink in self._sinks.items():
             self._try(name, "close", sink.close)
+
+    def _write_view(self, rows: JsonlSink, step: int) -> None:
+        for problem in rows.write_view(step):
+            self._say(f"warning: {problem}; left out of {VIEW}")
 
     def _try(self, name: str, what: str, call: Callable[[], None]) -> None:
         failure = f"{name} cannot {what}"

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from iddpm_ray.spec.mark import REQUIRED, AsTuple, Section, identity, may_change
 
-Side = Annotated[int, Field(ge=1, le=65536)]
+Side = Annotated[int, Field(ge=1, le=8192)]
 Byte = Annotated[int, Field(ge=0, le=255)]
 
 

@@ -10,6 +10,8 @@ from iddpm_ray.spec.mark import Section, identity
 def _sections_as_text(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):  # a list, as the command line has it
+        return ",".join(part.strip() for part in value[1:-1].split(","))
     if isinstance(value, list | tuple) and value and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
         return ",".join(map(str, value))
     return value

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from iddpm_ray.spec.mark import AsTuple, Section, identity, may_change
 
-Multiplier = Annotated[float, Field(gt=0)]
+Multiplier = Annotated[float, Field(gt=0, le=1024)]
 Resolution = Annotated[int, Field(ge=1)]
 
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {
@@ -24,8 +24,10 @@ class ModelSpec(Section):
     kind: Literal["unet", "superres"] = identity(
         "unet", "unet, or superres, which is given a small picture and draws the large one", unit="choice"
     )
-    num_channels: int = identity(128, "channels of the first level; a multiple of 32 (group normalisation)", unit="channels", ge=1)
-    num_res_blocks: int = identity(2, "residual blocks at each level on the way down, one more on the way up", unit="blocks", ge=1)
+    num_channels: int = identity(
+        128, "channels of the first level; a multiple of 32 (group normalisation)", unit="channels", ge=1, le=65536
+    )
+    num_res_blocks: int = identity(2, "residual blocks at each level on the way down, one more on the way up", unit="blocks", ge=1, le=1000)
     channel_mult: Annotated[tuple[Multiplier, ...], Field(min_length=1), AsTuple] | None = identity(
         None, "width of each level as a multiple of num_channels; null: by picture size (256, 64, 32 and 16 are known)", unit="factors"
     )
@@ -39,7 +41,9 @@ class ModelSpec(Section):
     )
     dropout: float = identity(0.0, "dropout probability inside residual blocks", unit="probability", ge=0, lt=1)
     class_cond: bool = identity(False, "give the network the class label (needs data.labels)", unit="yes or no")
-    num_classes: int | None = identity(None, "rows of the class embedding; null: as many as the data set has classes", unit="classes", ge=1)
+    num_classes: int | None = identity(
+        None, "rows of the class embedding; null: as many as the data set has classes", unit="classes", ge=1, le=10**9
+    )
     class_dropout: float = identity(
         0.0, "probability of hiding a label in training, which makes guidance possible", unit="probability", ge=0, lt=1
     )

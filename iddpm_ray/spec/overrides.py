@@ -1,5 +1,6 @@
 """`section.key=value` on the command line: the value is read as what the field is."""
 
+import re
 from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,6 +16,7 @@ from iddpm_ray.spec.text import parse_value
 
 _YES, _NO = ("true", "yes", "on"), ("false", "no", "off")
 _NULL = ("null", "none", "~")
+_ITEM = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^,]*?))\s*(?:,|\Z)""")  # of a list of texts; only in quotes may it hold a comma
 
 
 def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
     if path not in known:
         raise SpecError(
             path,
-            value="***" if storage.is_secret_name(path) else storage.without_secrets(value),
+            value=None if value.lstrip()[:1] in ("[", "{") else "***" if storage.is_secret_name(path) else storage.without_secrets(value),
             fix=f"no such field{suggestion(path, fields=tuple(known), sections=sections)}",
         )
     return _placed(given, tuple(path.split(".")), _read(value, known[path]))
@@ -94,7 +96,8 @@ def _read(value: str, field: SpecField) -> Any:
 def _read_list(value: str, field: SpecField) -> Any:
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     if str in _item_kinds(field.annotation):
-        return [item.strip().strip("'\"") for item in inner.split(",") if item.strip()]
+        found = [item for item in _ITEM.finditer(inner) if item.group().strip(" \t,")]
+        return [next(text for text in item.groups() if text is not None) for item in found]
     return parse_value(f"[{inner}]", source=field.path)
 
 

@@ -48,11 +48,18 @@ def shown(value: object, *, path: str = "") -> str:
     if storage.is_secret_name(path.rpartition(".")[2]):
         return "***"
     try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
+        text = json.dumps(_redacted(value), ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__}"
     text = storage.without_secrets(text[:_READ])
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _redacted(value: object) -> object:
+    """The value with `***` for whatever stands below a name of secrets, however deep."""
+    if isinstance(value, Mapping):
+        return {str(key): "***" if storage.is_secret_name(str(key)) else _redacted(item) for key, item in value.items()}
+    return [_redacted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def from_validation(error: ValidationError, *, given: Mapping[str, Any], model: type[BaseModel]) -> list[Problem]:
@@ -76,7 +83,9 @@ def from_validation(error: ValidationError, *, given: Mapping[str, Any], model: 
         if kind == "missing" and required:
             problems += [Problem(field.path, NOTHING, f"required: {field.description}") for field in required]
         elif kind == "extra_forbidden":
-            problems.append(Problem(path, details[0]["input"], f"no such field{suggestion(path, fields=tuple(known), sections=sections)}"))
+            given_there = details[0]["input"]
+            value = NOTHING if isinstance(given_there, Mapping | list | tuple) else given_there  # nobody knows what that may hold
+            problems.append(Problem(path, value, f"no such field{suggestion(path, fields=tuple(known), sections=sections)}"))
         elif path in sections:
             problems.append(
                 Problem(path, details[0]["input"], f"is a section: write its fields below it, such as {_first_below(path, known)}")

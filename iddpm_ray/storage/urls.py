@@ -9,11 +9,14 @@ _LOCAL_SCHEMES = frozenset({"file", "local"})
 # Keys of S3 may hold a slash, so up to the last @; a port is no password, and buckets have none.
 _PASSWORD = re.compile(r"(?:(?<=://)[^/\s:@]*:(?!\d+/)|(?:(?<=s3://)|(?<=s3a://)|(?<=gs://)|(?<=gcs://))[^/\s:@]*:)[^\s]*@")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+# A token goes as the user of the web; a user of sftp is known by a key that no URL holds, and that of abfs is a container.
+_WEB_USER = re.compile(r"(?i)\b(?:https?|ftps?|webdavs?|davs?)://[^/?#\s@]+@")
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s?]+)\?[^\s=]+=\S*")
-_SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth)[^=&\s]*=[^&\s]")
+_SIGNED = re.compile(r"(?i)[?&][^=&\s]*(?:sig|token|key|secret|passw|credential|auth|pwd)[^=&\s]*=[^&\s]")
 _NAMED_SECRET = re.compile(
-    r"(?i)([\"']?[\w-]{0,64}(?:token|secret|passw|credential|signature|api_?key|access_?key|account_?key|private_?key|authorization)[\w-]{0,64}[\"']?\s*[=:]\s*)"
-    r"((?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
+    r"(?i)([\"']?[\w-]{0,64}(?:token|secret|passw|passphrase|pwd|credential|signature|api_?key|access_?key|account_?key|private_?key|authorization"
+    r"|(?<![a-z])(?:sas|auth)(?![a-z]))[\w-]{0,64}[\"']?\s*[=:]\s*)"
+    r"([\[{][^\n]*|(?:Bearer\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;)}\]]+))"
 )
 _SECRET_ITSELF = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)|\bya29\.[\w.-]+", re.DOTALL)
 
@@ -64,8 +67,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def carries_credentials(url: str) -> bool:
-    """Whether the URL itself would let a reader of it in: a password before the host, or a signature or token behind it."""
-    return bool(_PASSWORD.search(url) or _SIGNED.search(url))
+    """Whether the URL itself would let a reader of it in: a password or token before the host, or a signature or token behind it."""
+    return bool(_PASSWORD.search(url) or _WEB_USER.search(url) or _SIGNED.search(url))
 
 
 def reason(error: BaseException) -> str:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from iddpm_ray import build, storage
-from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import SPEC_FILE, Checkpoint, open_checkpoint, read_file
-from iddpm_ray.checkpoint.found import weight_names
+from iddpm_ray.checkpoint.found import newest_whole, weight_names
 from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.marker import MARKER, Marker
 from iddpm_ray.convert import hub
@@ -139,7 +138,7 @@ def _newest(url: str) -> str:
         return hub.fetch(url).pinned
     if is_file(url) or config_of(url) is not None or storage.exists(storage.join(url, MARKER)):
         return url
-    choice = newest_readable(url)
+    choice = newest_whole(url)
     if choice.checkpoint is None:
         raise CheckpointError(
             f"init.from: nothing to begin from at {storage.shown(url)}",

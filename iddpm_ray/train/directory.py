@@ -11,7 +11,7 @@ from iddpm_ray.checkpoint.choose import Choice, newest_readable
 from iddpm_ray.checkpoint.commit import SPEC_FILE
 from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.data import manifest as manifests
-from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_same
+from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_no_new_class, check_same
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.sinks.tracker import check_installed
@@ -91,8 +91,7 @@ def inspect_run(spec: JobSpec) -> Opening:
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
     manifest = _manifest(spec, classes=there.pinned.classes)
-    if not spec.data.adopt:
-        check_same(there.pinned, manifest)
+    _check_pinned(spec, there.pinned, manifest)
     newer = tuple(change for change in there.changes if not change.identity)
     choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
     if choice.checkpoint is None:
@@ -167,6 +166,14 @@ def _manifest(spec: JobSpec, *, classes: tuple[str, ...] = ()) -> Manifest:
     return manifest
 
 
+def _check_pinned(spec: JobSpec, pinned: Manifest, found: Manifest) -> None:
+    """Whether a run that is pinned to one data set may go on with what was found."""
+    if not spec.data.adopt:
+        check_same(pinned, found)
+    elif spec.model.class_cond and spec.model.num_classes is None:
+        check_no_new_class(pinned, found)
+
+
 def write_run(opening: Opening) -> None:
     """Pins spec and data set; the driver that holds the run is the only writer of both files.
 
@@ -175,8 +182,8 @@ def write_run(opening: Opening) -> None:
         DataError: it has pinned the run to other data.
     """
     there = _there(opening.url, opening.spec)
-    if there is not None and not opening.spec.data.adopt:
-        check_same(there.pinned, opening.manifest)
+    if there is not None:
+        _check_pinned(opening.spec, there.pinned, opening.manifest)
     manifests.write(opening.manifest, storage.join(opening.url, MANIFEST_FILE))
     storage.write_whole(storage.join(opening.url, SPEC_FILE), dump_yaml(opening.spec).encode())
 

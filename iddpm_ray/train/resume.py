@@ -46,7 +46,7 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
         rows = stored.get(STATISTICS)
         return live if rows is None else live | {STATISTICS: torch.empty(rows.shape, dtype=rows.dtype)}
 
-    restored = restore_newest(place.url, allocate=allocate, spec_digest=place.spec_digest, group=group)
+    restored = restore_newest(place.url, allocate=allocate, spec_digest=place.spec_digest, files=(STATE_FILE,), group=group)
     for reason in restored.rejected:
         session.say(f"warning: {reason}; going back to the checkpoint before it")
     begun = Begun(place.attempt)
@@ -59,9 +59,8 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
             begun = Begun(place.attempt, init=source.url)
             session.say(f"starting fresh, weights from {source.words}")
     else:
-        assert restored.marker is not None
         begun = Begun(place.attempt, restored.checkpoint.step, restored.checkpoint.attempt)
-        state = json.loads(read_file(restored.checkpoint, STATE_FILE, marker=restored.marker))
+        state = json.loads(restored.files[STATE_FILE])
         kit.state.restore(dict(restored.tensors), step=restored.checkpoint.step)
         kit.clock.trained_seconds = state["trained_seconds"]
         saved = SavedStatistics(state["statistics"], restored.tensors[STATISTICS])
@@ -81,7 +80,7 @@ def known_microbatch(place: Place, session: Session, *, device: str, slice_sampl
     said = b"null"
     if session.rank == 0:
         try:
-            choice = newest_readable(place.url)
+            choice = newest_readable(place.url, files=(STATE_FILE,))
             if choice.checkpoint is not None and choice.marker is not None:
                 said = read_file(choice.checkpoint, STATE_FILE, marker=choice.marker)
         except CheckpointError:

@@ -64,6 +64,19 @@ def test_a_flipped_bit_sends_all_ranks_to_the_next_older_checkpoint(tmp_path: Pa
         assert restored.rejected[1] == "step-00000020.a0001 is damaged: the content of tensors.json is not what was written (rank 0)"
 
 
+def restore_with_state(run_url: str) -> Restored:
+    return restore_newest(run_url, allocate=allocate, spec_digest=DIGEST, files=("state.json",), group=new_gloo_group(timeout_s=20))
+
+
+def test_a_flipped_bit_in_a_small_file_that_is_asked_for_counts_as_well(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    flip(tmp_path, 30, "state.json", at=3)
+    for restored in run_ranks(restore_with_state, 2, str(tmp_path)):
+        assert restored.checkpoint is not None
+        assert (restored.checkpoint.step, dict(restored.files)) == (20, {"state.json": b'{"a": 1}'})
+        assert restored.rejected == ("step-00000030.a0001 is damaged: the content of state.json is not what was written (rank 0)",)
+
+
 def restore_where_rank_1_cannot_read(run_url: str) -> Restored:
     if dist.get_rank() == 1:  # as if its view of the store were an older one
         from iddpm_ray.checkpoint import reader

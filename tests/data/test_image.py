@@ -20,8 +20,13 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 def png_16(pixel: bytes, *, colour: int, key: bytes = b"", size: tuple[int, int] = (4, 4)) -> bytes:
     """A plain 16-bit PNG written by hand, since Pillow writes only grey ones; `key` is its transparent colour."""
-    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", *size, 16, colour, 0, 0, 0))
-    body = png_chunk(b"IDAT", zlib.compress(b"".join(b"\0" + pixel * size[0] for _ in range(size[1]))))
+    return png(pixel * size[0], depth=16, colour=colour, key=key, size=size)
+
+
+def png(row: bytes, *, depth: int, colour: int, key: bytes, size: tuple[int, int]) -> bytes:
+    """A PNG of equal rows."""
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, 0))
+    body = png_chunk(b"IDAT", zlib.compress((b"\0" + row) * size[1]))
     return b"\x89PNG\r\n\x1a\n" + header + (png_chunk(b"tRNS", key) if key else b"") + body + png_chunk(b"IEND", b"")
 
 
@@ -130,11 +135,23 @@ def test_16_bit_colour_and_transparency() -> None:
     high = struct.pack(">HHH", 40000, 300, 65535)
     assert decode(png_16(high, colour=2), Decoding(4, 4))[:, 0, 0].tolist() == [40000 >> 8, 300 >> 8, 255]
     assert decode(png_16(high, colour=2, key=high), Decoding(4, 4, background=(9, 8, 7)))[:, 0, 0].tolist() == [9, 8, 7]
+    dark = struct.pack(">HHH", 100, 50, 20)
+    assert decode(png_16(dark, colour=2, key=dark), Decoding(4, 4, background=(9, 8, 7)))[:, 0, 0].tolist() == [9, 8, 7]
     grey = struct.pack(">H", 40000)
     assert decode(png_16(grey, colour=0, key=grey), Decoding(4, 4, background=(9, 8, 7)))[:, 0, 0].tolist() == [9, 8, 7]
     assert decode(png_16(grey, colour=0), Decoding(4, 4, channels=1))[:, 0, 0].tolist() == [40000 >> 8]
     half = struct.pack(">HHHH", 65535, 0, 0, 32768)
     assert np.abs(decode(png_16(half, colour=6), Decoding(4, 4))[:, 0, 0].astype(int) - [255, 127, 127]).max() <= 1
+
+
+@pytest.mark.parametrize(("depth", "row"), [(1, b"\x40"), (2, b"\x1b"), (4, b"\x01\x23"), (8, b"\0\1\2\3")])
+def test_one_value_of_shallow_grey_is_transparent(depth: int, row: bytes) -> None:
+    """The row is 0, 1 and so on; 1 is transparent."""
+    data = png(row, depth=depth, colour=0, key=struct.pack(">H", 1), size=(4, 4))
+    shown = decode(data, Decoding(4, 4, background=(9, 8, 7)))[:, 0]
+    assert shown[:, 1].tolist() == [9, 8, 7]
+    assert shown[:, 0].tolist() == [0, 0, 0]
+    assert shown[:, 2].tolist() == [{1: 0, 2: 170, 4: 34, 8: 2}[depth]] * 3
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import faulty
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pictures import file_of, make_folder, make_parquet, noise
@@ -140,6 +141,66 @@ def test_bad_rows_of_parquet_are_named_with_their_file_and_row(tmp_path: Path) -
     with pytest.raises(BadPicture, match=r"part-1\.parquet, its row 1 \(row 4\) is not a picture"):
         load(manifest, rows(4), decoding=SIZE)
     assert (load(manifest, rows(4), decoding=SIZE, on_error="substitute").pixels[0].transpose(1, 2, 0) == noise(5)).all()
+
+
+def spoil(file: Path, column: int, *, group: int) -> None:
+    """Writes nonsense over the first page of a column of a row group."""
+    chunk = pq.read_metadata(file).row_group(group).column(column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    content = bytearray(file.read_bytes())
+    content[start : start + 16] = b"\xff" * 16
+    file.write_bytes(content)
+
+
+def table_of(folder: Path) -> Path:
+    make_parquet(folder, [file_of(Image.fromarray(noise(i))) for i in range(6)], list("aabbab"), files=1, group=2)
+    return folder / "part-0.parquet"
+
+
+def test_a_damaged_row_group_is_bad_pictures_and_a_good_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(table_of(tmp_path), 0, group=1)
+    manifest = manifests.build(str(tmp_path), labels="column")
+    asked: list[int] = []
+    real = tables._read_group
+    monkeypatch.setattr(tables, "_read_group", lambda url, group, name: asked.append(group) or real(url, group, name))
+    with pytest.raises(
+        BadPicture, match=r"part-0\.parquet, its row 3 \(row 3\) lies in row group 1, which cannot be read: .*data\.on_error"
+    ):
+        load(manifest, rows(1, 3), decoding=SIZE)
+    shown = load(manifest, rows(1, 2, 3), decoding=SIZE, on_error="substitute")
+    assert [(shown.pixels[i].transpose(1, 2, 0) == noise(row)).all() for i, row in enumerate((1, 4, 4))] == [True] * 3
+    assert shown.substituted.tolist() == [False, True, True]
+    assert sorted(asked) == [0, 1, 2]  # each once, whether it could be read or not
+
+
+def test_a_damaged_label_column_is_named_with_its_row_group(tmp_path: Path) -> None:
+    spoil(table_of(tmp_path), 1, group=2)
+    manifests.build(str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"part-0\.parquet: column label of its row group 2 cannot be read: .*: write it again or remove it"
+    ):
+        manifests.build(str(tmp_path), labels="column")
+
+
+def test_a_damaged_footer_is_named(tmp_path: Path) -> None:
+    file = table_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[start : start + 16] = b"\xff" * 16
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"part-0\.parquet is not a readable Parquet file: .*: write it again or remove it"):
+        manifests.build(str(tmp_path))
+
+
+def test_a_parquet_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table_of(tmp_path)
+
+    def refuse(self: LocalFileSystem, path: str, mode: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(LocalFileSystem, "open", refuse)
+    with pytest.raises(DataError, match=r"part-0\.parquet is not a readable Parquet file: permission denied: .*the right to read it"):
+        manifests.build(str(tmp_path))
 
 
 def test_a_store_that_does_not_answer_is_no_fault_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

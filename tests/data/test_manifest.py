@@ -187,6 +187,19 @@ def _touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9/a.png", b"caf\xe9.png", b"caf\xe9.parquet"])
+def test_a_name_that_is_not_utf8_is_shown_with_its_bytes(tmp_path: Path, name: bytes) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/data/" + name))
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (tmp_path / "data" / os.fsdecode(b"\xe9.txt")).touch()  # no picture, so no matter
+    shown = name.decode(errors="backslashreplace")
+    for path in (tmp_path / "data", *([file] if file.suffix == ".parquet" else [])):
+        with pytest.raises(DataError) as caught:
+            manifests.build(os.fspath(path))
+        assert str(caught.value).startswith(f"data.path holds a file whose name is not UTF-8: {shown}: rename it")
+
+
 def test_an_unreadable_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str) -> bool:
         raise PermissionError(13, "Permission denied", url)

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from pictures import file_of, make_folder, noise
+from pictures import file_of, make_folder, make_parquet, noise
 from PIL import Image
 
 from iddpm_ray import storage
@@ -65,6 +66,23 @@ def test_flags_say_how_pixels_are_made(prepare: ModuleType, tmp_path: Path, flag
     assert packed.packed.decoding == decoding
     source = load(manifests.build(str(tmp_path / "source")), np.array([0]), decoding=decoding)
     assert (load(packed, np.array([0]), decoding=decoding).pixels == source.pixels).all()
+
+
+def test_a_damaged_row_group_is_no_failure_of_the_storage(prepare: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_parquet(tmp_path / "source", [file_of(Image.fromarray(noise(i))) for i in range(4)], [0] * 4, files=1, group=2)
+    file = tmp_path / "source" / "part-0.parquet"
+    content, chunk = bytearray(file.read_bytes()), pq.read_metadata(file).row_group(1).column(0)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[start : start + 16] = b"\xff" * 16
+    file.write_bytes(content)
+    arguments = [str(tmp_path / "source"), str(tmp_path / "packed"), "--image-size", "8"]
+    assert prepare.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "error: " in said
+    assert "part-0.parquet, its row 2 (row 2) lies in row group 1, which cannot be read: " in said
+    assert "--on-error substitute" in said
+    assert prepare.main([*arguments, "--on-error", "substitute"]) == 0
+    assert "packed 4 rows, 2 of them bad" in capsys.readouterr().out
 
 
 def test_errors_are_one_line_and_exit_code_2(prepare: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

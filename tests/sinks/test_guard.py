@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from iddpm_ray.sinks.guard import ROWS, GuardedSinks, open_sinks
+from iddpm_ray.sinks.guard import ROWS, GuardedSinks, keep_rows, open_sinks
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.log import LogSpec
@@ -87,6 +87,42 @@ def test_the_rows_file_is_written_by_who_leads_whole_and_its_failure_is_the_save
     with pytest.raises(OSError):
         sinks.commit(3)
     assert said == []
+
+
+def test_the_view_for_people_holds_no_save_up(tmp_path: Path) -> None:
+    """Neither damage in what earlier attempts wrote nor a view that cannot be written."""
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "a0001.jsonl").write_bytes(b'{"step": 1, "samp\n')
+    view = tmp_path / "metrics" / "train.jsonl"
+    view.mkdir()
+    said: list[str] = []
+    sinks = open_sinks(
+        str(tmp_path),
+        attempt=2,
+        lineage=[Begun(1), Begun(2, 1, 1)],
+        log=LogSpec(csv=True, tensorboard=False),
+        name="x",
+        config={},
+        say=said.append,
+    )
+    sinks.row({"step": 2, "samples": 2})
+    sinks.commit(2)
+    view.rmdir()
+    sinks.commit(2)
+    assert [row["step"] for row in read_rows(str(tmp_path / "metrics" / "a0002.jsonl"))] == [2]
+    assert [row["step"] for row in read_rows(str(view))] == [2]
+    assert said[0].startswith("warning: metrics/train.jsonl cannot write: ")
+    assert "metrics/train.jsonl can write again" in said
+
+
+def test_damage_that_the_view_passes_over_is_said(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "a0001.jsonl").write_bytes(b'{"step": 1, "samp\n')
+    said: list[str] = []
+    sinks = keep_rows(str(tmp_path), attempt=2, lineage=[Begun(1), Begun(2, 1, 1)], say=said.append)
+    sinks.commit(2)
+    sinks.commit(3)
+    assert said == ["warning: a0001.jsonl: no row of numbers in line 1; left out of metrics/train.jsonl"]
 
 
 def test_a_sink_that_cannot_be_opened_is_left_out() -> None:

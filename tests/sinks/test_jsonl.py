@@ -54,6 +54,11 @@ def row(step: int, loss: float) -> dict[str, float | int | str]:
     return {"step": step, "samples": 4 * step, "loss": loss}
 
 
+def commit(sink: JsonlSink, step: int) -> list[str]:
+    sink.commit(step)
+    return sink.write_view(step)
+
+
 def view(run: str) -> list[tuple[int, float]]:
     return [(int(r["step"]), float(r["loss"])) for r in read_rows(storage.join(run, "metrics", "train.jsonl"))]
 
@@ -64,8 +69,8 @@ def test_restarts_leave_one_history(tmp_path: Path) -> None:
     for step in range(1, 8):
         first.row(row(step, step / 10))
         if step == 4:
-            first.commit(4)
-    first.commit(6)  # asynchronous: step 7 has its row before step 6 is committed
+            commit(first, 4)
+    commit(first, 6)  # asynchronous: step 7 has its row before step 6 is committed
     first.close()
     assert view(run) == [(step, step / 10) for step in range(1, 7)]
 
@@ -75,8 +80,8 @@ def test_restarts_leave_one_history(tmp_path: Path) -> None:
     third = JsonlSink(run, attempt=3, lineage=lineage)
     for step in range(5, 10):
         third.row(row(step, step / 10))
-    third.commit(8)
-    third.commit(9)
+    commit(third, 8)
+    commit(third, 9)
     assert view(run) == [(step, step / 10) for step in range(1, 10)]
     assert [r["step"] for r in read_rows(attempt_url(run, 1))] == list(range(1, 8))
     assert [r["step"] for r in read_rows(attempt_url(run, 3))] == list(range(5, 10))
@@ -89,14 +94,14 @@ def test_the_view_is_the_undisturbed_runs_file_byte_for_byte(tmp_path: Path) -> 
     sink = JsonlSink(whole, attempt=1, lineage=[Begun(1)])
     for step, number in enumerate(numbers, start=1):
         sink.row(row(step, number))
-    sink.commit(6)
+    commit(sink, 6)
     lineage: list[Begun] = []
     for attempt, (begin, end) in enumerate([(0, 2), (1, 4), (4, 6)], start=1):
         lineage.append(Begun(attempt, begin, attempt - 1 or None))
         part = JsonlSink(cut, attempt=attempt, lineage=lineage)
         for step in range(begin + 1, end + 1):
             part.row(row(step, numbers[step - 1]))
-        part.commit(end)
+        commit(part, end)
     name = ("metrics", "train.jsonl")
     assert storage.read_bytes(storage.join(cut, *name)) == storage.read_bytes(storage.join(whole, *name))
 
@@ -106,17 +111,17 @@ def test_rows_may_come_while_another_thread_commits(tmp_path: Path) -> None:
     sink = JsonlSink(run, attempt=1, lineage=[Begun(1)])
     views: list[list[int]] = []
 
-    def commit() -> None:
+    def commit_often() -> None:
         for step in range(100, 1000, 100):
-            sink.commit(step)
+            commit(sink, step)
             views.append([at for at, _ in view(run)])
 
-    thread = threading.Thread(target=commit)
+    thread = threading.Thread(target=commit_often)
     thread.start()
     for step in range(1, 1001):
         sink.row(row(step, 0.5))
     thread.join()
-    sink.commit(1000)
+    commit(sink, 1000)
     assert all(steps == list(range(1, len(steps) + 1)) for steps in views)
     assert [step for step, _ in view(run)] == list(range(1, 1001))
 
@@ -125,14 +130,43 @@ def test_earlier_attempts_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     run = str(tmp_path / "run")
     first = JsonlSink(run, attempt=1, lineage=[Begun(1)])
     first.row(row(1, 0.5))
-    first.commit(1)
+    commit(first, 1)
     read: list[str] = []
     honest = storage.read_bytes
     monkeypatch.setattr(storage, "read_bytes", lambda url: read.append(url) or honest(url))
     second = JsonlSink(run, attempt=2, lineage=[Begun(1), Begun(2, 1, 1)])
     for step in range(2, 6):
         second.row(row(step, 0.1))
-        second.commit(step)
+        commit(second, step)
     assert read == [attempt_url(run, 1)]
     monkeypatch.undo()
     assert len(view(run)) == 5
+
+
+def test_damaged_rows_of_an_earlier_attempt_are_left_out_and_named_once(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    first = JsonlSink(run, attempt=1, lineage=[Begun(1)])
+    for step in range(1, 6):
+        first.row(row(step, 0.5))
+    commit(first, 5)
+    file = tmp_path / "run" / "metrics" / "a0001.jsonl"
+    one, _, _, _, five = file.read_bytes().splitlines()
+    odd = [
+        b'{"loss": 1}',
+        b'{"step": null, "loss": 1}',
+        b'{"step": "x"}',
+        b"\xff",
+        b"[1]",
+        b'{"step": 2, "loss": [1]}',
+        b'{"step": 3, "nonfinite": 1}',
+    ]
+    file.write_bytes(b"\n".join([one, *odd, five[:-4], five]))
+    lineage = [Begun(1), Begun(2, 5, 1), Begun(3, 7, 2)]
+    (tmp_path / "run" / "metrics" / "a0002.jsonl").mkdir()
+    third = JsonlSink(run, attempt=3, lineage=lineage)
+    third.row(row(8, 0.5))
+    torn, whole = commit(third, 8)
+    assert torn == "a0001.jsonl: no row of numbers in line 2, 3, 4 and 5 more"
+    assert whole.startswith("a0002.jsonl cannot be read: ")
+    assert commit(third, 8) == []
+    assert [step for step, _ in view(run)] == [1, 5, 8]

@@ -66,7 +66,9 @@ def test_every_field_can_be_set_on_the_command_line(path, brackets):
         ("train.duration=2M samples", "train.duration", "2M samples"),
         ("checkpoint.keep_every=null", "checkpoint.keep_every", None),
         ("diffusion.respacing=10,15", "diffusion.respacing", "10,15"),
+        ("diffusion.respacing=[10,15]", "diffusion.respacing", "10,15"),
         ("diffusion.respacing=", "diffusion.respacing", ""),
+        ("sample.respacing=[ 4, 6 ]", "sample.respacing", "4,6"),
         ("data.labels=none", "data.labels", "none"),
         ("data.channels=1", "data.channels", 1),
     ],
@@ -82,6 +84,11 @@ def test_patterns_need_no_quotes():
     assert spec.init.only == ("input_blocks.*", "*.weight")
     assert spec.init.skip == ("out.*",)
     assert spec.init.weights == 0.99
+
+
+@pytest.mark.parametrize("text", ["['a,b','c']", """['a,b', "c"]""", "'a,b',c", "[ 'a,b' , c, ]"])
+def test_a_comma_in_quotes_parts_nothing(text):
+    assert resolved("init.from=/x", f"init.only={text}").init.only == ("a,b", "c")
 
 
 def test_what_comes_later_wins():
@@ -111,6 +118,9 @@ def test_given_values_stay_as_they_are():
         ("global_batch=4", "global_batch (got 4): no such field: did you mean train.global_batch?"),
         ("batch_size=4", "batch_size (got 4): no such field: here this is train.global_batch"),
         ("model.num_channels=32.5", "model.num_channels (got 32.5): should be a whole number"),
+        ("model.num_channels=3200000000", "model.num_channels (got 3200000000): should be at most 65536"),
+        ("model.channel_mult=1,1e9", "model.channel_mult[1] (got 1000000000.0): should be at most 1024"),
+        ("sample.respacing=[3, x]", 'sample.respacing (got "3,x"): should be a count'),
         ("cluster.workers=two", 'cluster.workers (got "two"): should be a whole number or a list'),
         ("cluster.mesh=3", "cluster.mesh (got 3): is a section: set a field of it, such as cluster.mesh.data=VALUE"),
         ("optim={lr", "optim is not YAML ("),

@@ -152,7 +152,7 @@ def test_wrong_value_is_named_with_what_would_do(setting, says):
     [
         ("optim: {learning_rate: 1}", "optim.learning_rate (got 1): no such field: here this is optim.lr"),
         ("optim: {wieght_decay: 1}", "optim.wieght_decay (got 1): no such field: did you mean optim.weight_decay?"),
-        ("optm: {lr: 1}", 'optm (got {"lr": 1}): no such field: did you mean the section optim?'),
+        ("optm: {lr: 1}", "optm: no such field: did you mean the section optim?"),
         ("lr: 1e-4", "lr (got 0.0001): no such field: did you mean optim.lr?"),
         ("model: {global_batch: 3}", "model.global_batch (got 3): no such field: did you mean train.global_batch?"),
         ("model: {schedule: cosine}", 'model.schedule (got "cosine"): no such field: did you mean diffusion.schedule or optim.schedule?'),

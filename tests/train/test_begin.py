@@ -16,6 +16,7 @@ from torch import Tensor
 
 from iddpm_ray.checkpoint.commit import complete, read_marker
 from iddpm_ray.checkpoint.dcp import load
+from iddpm_ray.checkpoint.found import find_checkpoint
 from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.convert.model import Given
 from iddpm_ray.convert.source import open_model
@@ -90,6 +91,39 @@ def test_an_average_of_a_run_can_be_chosen(root: Path) -> None:
     assert same(weights, checkpoint_of(root / "runs" / "first", prefix="ema.0.9."))
     assert not same(weights, checkpoint_of(root / "runs" / "first", prefix="model."))
     assert said[0].endswith("average 0.9")
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_in_any_small_file_of_the_newest_checkpoint_leads_to_the_one_before_it(root: Path) -> None:
+    spec = tiny.tiny_spec(root, run__name="flipped", checkpoint__every="1 steps", train__duration="4 steps")
+    tiny.attempt(spec)
+    fourth, *_ = complete(str(tiny.run_folder(spec)))
+    flip(Path(fourth.url) / "state.json")
+    longer = tiny.tiny_spec(root, run__name="flipped", checkpoint__every="1 steps", train__duration="5 steps")
+    session = LocalSession()
+    assert tiny.attempt(longer, session).step == 5
+    assert f"warning: {fourth.name} is damaged: the content of state.json is not what was written" in session.messages[0]
+    assert session.messages[1].startswith("resuming step 3 of ")
+
+
+@pytest.mark.parametrize("file", ["spec.yaml", "labels.json"])
+def test_whoever_takes_the_newest_weights_of_a_run_is_told_of_damage_and_gets_older_ones(
+    root: Path, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    spec = tiny.tiny_spec(root, run__name=f"harmed-{file}", checkpoint__every="1 steps")
+    tiny.attempt(spec)
+    newest, older = complete(str(tiny.run_folder(spec)))
+    flip(Path(newest.url) / file)
+    assert find_checkpoint(str(tiny.run_folder(spec))).checkpoint == older
+    _, _, said = begun(root, f"of-harmed-{file}", init__from=str(tiny.run_folder(spec)))
+    assert said[0] == f"starting fresh, weights from {older.url}"
+    warning = f"{newest.name} is damaged: the content of {file} is not what was written; taking the checkpoint before it"
+    assert warning in caplog.messages
 
 
 def test_only_and_skip_choose_parameters_and_the_seed_gives_the_others(root: Path) -> None:

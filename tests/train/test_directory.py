@@ -1,6 +1,7 @@
 """A run's directory is one run's for good, whoever else begins one there at the same time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -38,3 +39,26 @@ def test_a_driver_that_came_second_with_the_same_spec_goes_on(root: Path) -> Non
     write_run(first)
     write_run(second)
     assert not inspect_run(second.spec).fresh
+
+
+@pytest.mark.parametrize("num_classes", [None, 3])
+def test_a_class_that_the_network_has_no_row_for_is_not_adopted(root: Path, num_classes: int | None) -> None:
+    labelled: dict[str, Any] = {"data__labels": "folder", "model__class_cond": True, "model__num_classes": num_classes}
+    spec = tiny.tiny_spec(root, **labelled)
+    tiny.attempt(spec)
+    (root / "pictures" / "class2").mkdir()
+    Image.new("L", (8, 8)).save(root / "pictures" / "class2" / "a.png")
+    adopting = tiny.tiny_spec(root, data__adopt=True, train__duration="3 steps", **labelled)
+    if num_classes is not None:
+        assert tiny.attempt(adopting).step == 3
+        return
+    before = contents(tiny.run_folder(spec))
+    with pytest.raises(DataError, match=r"no row for: 'class2'; it was made for 2, since model\.num_classes is null"):
+        tiny.attempt(adopting)
+    assert contents(tiny.run_folder(spec)) == before
+    (root / "pictures" / "class2" / "a.png").rename(root / "pictures" / "class1" / "a.png")
+    assert tiny.attempt(adopting).step == 3
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
