@@ -96,6 +96,19 @@ def test_a_set_is_at_no_distance_from_itself(tmp_path: Path) -> None:
     assert again == found
 
 
+def test_a_run_is_held_against_a_folder_of_any_size_of_pictures(spec: JobSpec, tmp_path: Path) -> None:
+    pictures = Path(spec.data.path)
+    own = evaluate(run_url(spec), out=tmp_path / "own")
+    same = evaluate(run_url(spec), "--reference", str(pictures), out=tmp_path / "same")
+    assert same["metrics"] == own["metrics"], "the folder holds the very pictures that the run was trained on"
+    for path in pictures.rglob("*.png"):
+        with Image.open(path) as image:
+            (tmp_path / "large").mkdir(exist_ok=True)
+            image.resize((16, 16), Image.Resampling.NEAREST).save(tmp_path / "large" / path.name)
+    large = evaluate(run_url(spec), "--reference", str(tmp_path / "large"), out=tmp_path / "of-large")
+    assert large["reference_pictures"] == NUM_PICTURES
+
+
 def test_checkpoints_are_scored_once_and_the_best_one_is_found(spec: JobSpec) -> None:
     run = run_url(spec)
     scores = {}
