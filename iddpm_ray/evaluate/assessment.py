@@ -64,7 +64,7 @@ def assess(assessment: Assessment, do: Do) -> Assessed | None:
         raise DataError(
             "too few samples to measure", value=one.samples.count, fix=f"give at least {FEWEST}, for a number that means much thousands"
         )
-    features = one.features.open(one.device)
+    features = one.features.open("cpu")  # here only their name, checksum and sizes are wanted
     samples = _claim(one, one.samples, one.folder, features=features)  # before anything is gathered: the folder may be another job's
     if isinstance(one.reference, str):
         reference = read_reference(one.reference, features=features)

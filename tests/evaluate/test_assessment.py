@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.checkpoint.scores import best_first, read_scores, write_score
+from iddpm_ray.evaluate.assessed_files import assessment_of_files
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
+from iddpm_ray.evaluate.assessment import assess
 from iddpm_ray.evaluate.trained import find_source
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
@@ -129,6 +132,23 @@ def test_a_command_can_score_a_checkpoint_too(spec: JobSpec, tmp_path: Path) -> 
     (row,) = [row for row in read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl") if row["step"] == 4]
     assert row[FID] == found["metrics"][FID]
     assert row["samples"] == 4 * spec.train.global_batch
+
+
+def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    class Weights:
+        def open(self, device: str) -> Any:
+            opened.append(device)
+            return SimpleNamespace(name="x", digest="y", sizes=(1, 1))
+
+    np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
+    file, out = str(tmp_path / "pictures.npz"), str(tmp_path / "out")
+    one = assessment_of_files(file, file, features=Weights(), folder=out, gpu=True)
+    handed: list[Any] = []
+    assert assess(one, lambda chunks, worker, unit: handed.append(worker) is not None) is None
+    assert opened == ["cpu"]
+    assert handed[0].device == "cuda"
 
 
 @pytest.mark.parametrize(
