@@ -16,7 +16,7 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 from iddpm_ray import build
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import DataError
-from iddpm_ray.evaluate.measured import pinned_data
+from iddpm_ray.evaluate.measured import other_data, pinned_data
 from iddpm_ray.evaluate.nll import Pictures, seeded_noise, whole_bound
 from iddpm_ray.evaluate.nll_job import Looking, make_chunk, measured_drawn
 from iddpm_ray.evaluate.rows import choose_rows
@@ -146,6 +146,17 @@ def test_other_pictures_can_be_measured(run: str, tmp_path: Path) -> None:
     found = nll(run, "--data", str(tmp_path / "more"), "--estimate", folder=tmp_path / "out")
     assert found["pictures"] == NUM_PICTURES
     assert found["side"] == "all"
+
+
+def test_weights_without_names_of_classes_know_pictures_of_all_of_them(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    spec = small_spec(tmp_path, model={"num_classes": 10})
+    found = other_data(spec.data.path, spec, classes=())
+    assert found.classes == tuple("0123456789")
+    (tmp_path / "pictures" / "3").rename(tmp_path / "3")
+    with pytest.raises(DataError, match="has 9 of the 10 classes of weights that do not say their names"):
+        other_data(spec.data.path, spec, classes=())  # 4 would be taken for 3
+    assert other_data(spec.data.path, spec, classes=tuple("0123456789")).labels.max() == 9
 
 
 @pytest.mark.parametrize(
