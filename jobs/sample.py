@@ -49,7 +49,7 @@ def _sample(wanted: argparse.Namespace) -> int:
         return 0
     storage.check_writable(url, field="--out")
     chunks = job.claim(url)
-    if not output.is_done(chunks, form=wanted.format, grid=wanted.grid):
+    if not output.is_done(job, chunks, form=wanted.format, grid=wanted.grid):
         from iddpm_ray.runtime.chunks import Pool, run_chunks
 
         pool = Pool(**pool_options(wanted))

@@ -44,7 +44,9 @@ def other_data(path: str, spec: JobSpec, *, classes: tuple[str, ...]) -> Manifes
         known = len(classes) or spec.model.num_classes
         check_classes(manifest, num_classes=known)
         if not classes and len(manifest.classes) != known:
-            what = f"{storage.shown(manifest.root)} has {len(manifest.classes)} of the {known} classes of weights that do not say their names"
+            what = (
+                f"{storage.shown(manifest.root)} has {len(manifest.classes)} of the {known} classes of weights that do not say their names"
+            )
             raise DataError(what, fix="give pictures of every class, or make a file that knows them with jobs/convert.py import --classes")
     return manifest
 

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,16 @@ def test_the_result_goes_into_the_run_under_a_name_of_its_own(root: Path, capsys
     assert len(folders) == 2
     assert all(folder.name.startswith("step-00000004.a0001-") for folder in folders)
     assert capsys.readouterr().err.count("2 of 2 pictures written") == 2  # the third time there was nothing to do
+
+
+@pytest.mark.parametrize(("form", "name"), [("npz", "samples_2x8x8x1.npz"), ("npz", "grid.png"), ("png", "samples")])
+def test_what_was_deleted_is_made_again(root: Path, tmp_path: Path, form: str, name: str) -> None:
+    command = [run(root), "--count", "2", *HERE, "--out", str(tmp_path), "--format", form, "--grid", "2"]
+    assert sample(command) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*.png")} or (tmp_path / name).read_bytes()
+    shutil.rmtree(tmp_path / name) if form == "png" else (tmp_path / name).unlink()
+    assert sample(command) == 0
+    assert before == ({path: path.read_bytes() for path in (tmp_path / name).rglob("*.png")} or (tmp_path / name).read_bytes())
 
 
 def test_a_dry_run_says_what_would_be_drawn_and_starts_nothing(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
