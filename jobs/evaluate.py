@@ -29,6 +29,8 @@ def _evaluate(wanted: argparse.Namespace) -> int:
     from iddpm_ray.runtime.chunks import Pool, run_chunks
 
     check_urls(wanted, "samples", "reference", "features", "inception", "write_reference", "out", "spec")
+    if wanted.write_reference is not None:
+        storage.check_writable(storage.parent(storage.absolute(wanted.write_reference)), field="--write-reference")
     subject = None if _is_pictures(wanted.samples) else _subject(wanted)
     assessment = _of_files(wanted) if subject is None else _of_run(wanted, subject)
     pool = Pool(**pool_options(wanted))
@@ -87,7 +89,7 @@ def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSp
 def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     from dataclasses import replace
 
-    from iddpm_ray.evaluate.assessed_run import assessment_of_run
+    from iddpm_ray.evaluate.assessed_run import FOLDER, assessment_of_run
     from iddpm_ray.evaluate.drawing import Arithmetic, make_drawing
     from iddpm_ray.evaluate.features import ClassifierFile
 
@@ -97,6 +99,7 @@ def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     arithmetic = Arithmetic("cuda" if gpu else "cpu", precision=optim.precision, matmul_precision=optim.matmul_precision)
     drawing = make_drawing(subject.source, arithmetic=arithmetic, ema=subject.ema, **said)
     section = _section(wanted, subject.spec.evaluate)
+    storage.check_writable(storage.absolute(wanted.out or storage.join(subject.run_url, FOLDER)), field="--out")
     file = ClassifierFile(storage.absolute(wanted.features)) if (wanted.features or "").endswith(".npz") else None
     one = assessment_of_run(drawing, run_url=subject.run_url, wanted=section, features=file, seed=wanted.seed, features_gpu=gpu)
     return one if wanted.out is None else replace(one, folder=storage.absolute(wanted.out))
@@ -111,6 +114,7 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
     if idle or wanted.score:
         raise SpecError(f"--{(idle or ['score'])[0]}", fix="is for runs that draw samples; these are drawn already")
     out = storage.absolute(wanted.out or f"{wanted.samples.rstrip('/').removesuffix('.npz')}.evaluation")
+    storage.check_writable(out, field="--out")
     features: FeatureFile = features_of_files(
         wanted.features or "inception", inception=wanted.inception, sha256=wanted.inception_sha256, folder=out, reference=wanted.reference
     )

@@ -20,12 +20,26 @@ def run_program(program: Callable[[argparse.Namespace], int], parser: argparse.A
     """
     try:
         return program(parser.parse_args(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # every store raises its own kinds
+        said = in_words(error)
+        if said is None:
+            raise
+        print(f"error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"interrupted; {GOES_ON}", file=sys.stderr)
         return 130
+
+
+def in_words(error: Exception) -> str | None:
+    """What a person has to mend, or what a store or file system refuses; None for a fault of the program."""
+    if isinstance(error, UserError):
+        return str(error)
+    if not isinstance(error, OSError) and not storage.is_transient(error):
+        return None
+    where = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else None
+    why = storage.reason(error)
+    return why if where is None or where in why else f"{storage.shown(where)}: {why}"
 
 
 def check_urls(wanted: argparse.Namespace, *names: str) -> None:

@@ -57,6 +57,7 @@ def run_nll(
     passes = 1 if target_se is None else max(1, min(timesteps // (DRAWS_A_PASS * len(strata)), MOST_DRAWS // DRAWS_A_PASS))
     settings = _settings(subject, looking, manifest=manifest, pool=pool)
     folder = folder or storage.join(subject.run_url, "evaluations", f"nll-{subject.source.name}-{_digest(settings)}")
+    storage.check_writable(storage.absolute(folder), field="--out")
     claimed = claim(folder, settings, count=each * looking.batch, size=looking.batch, extension="npz")
     chunks = Chunks(claimed.url, each * looking.batch * passes, looking.batch, "npz")
     manifest_url = storage.join(chunks.url, MANIFEST_FILE)

@@ -173,6 +173,9 @@ def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
             "reference folder with a folder a class",
         ),
         (["TMP/pictures.npz", "--reference", "TMP/inception.npz", "--guidance", "2"], "--guidance"),
+        (["RUN", "--out", "TMP/bad.npz/x"], "--out is not writable"),
+        (["TMP/pictures.npz", "--reference", "TMP/pictures.npz", "--out", "TMP/bad.npz/x"], "--out is not writable"),
+        (["RUN", "--write-reference", "TMP/bad.npz/x.npz"], "--write-reference is not writable"),
         (["TMP/bad.npz", "--reference", "TMP/inception.npz", "--features", "RUN/evaluations/digits-classifier.npz"], "no npz"),
     ],
 )
@@ -188,7 +191,7 @@ def test_what_cannot_be_judged_is_said_in_one_line(
     (tmp_path / "empty").mkdir()
     capsys.readouterr()
     given = [word.replace("RUN", run_url(spec)).replace("TMP", str(tmp_path)) for word in arguments]
-    assert main([*given, "--workers", "0", "--out", str(tmp_path / "out")]) == 2
+    assert main(["--out", str(tmp_path / "out"), *given, "--workers", "0"]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1, error
     assert re.search(says, error), error

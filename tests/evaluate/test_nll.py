@@ -168,6 +168,7 @@ def test_weights_without_names_of_classes_know_pictures_of_all_of_them(tmp_path:
         (["--step", "77"], "no checkpoint of that step"),
         (["--count", "4000"], "has .* validation rows"),
         (["--data", "/nowhere/at/all"], "nowhere/at/all"),
+        (["--out", "/dev/null/x"], r"--out is not writable.*/dev/null/x"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(

@@ -171,6 +171,9 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("enlarging", ["--base", "other"], "the base pictures are 4 x 4 of 1 channels: the network enlarges pictures of 8 x 8"),
         ("digits", ["--out", "s3://key:secret@bucket/x"], "out holds credentials"),
         ("digits", ["--spec", "x.yaml"], "is for files of weights alone"),
+        ("digits/spec.yaml", [], "a file that is neither weights nor part of a checkpoint"),
+        ("digits/spec.yaml", ["--step", "best"], "a file that is neither weights nor part of a checkpoint"),
+        ("digits/spec.yaml/more", [], "digits/spec.yaml/more"),
     ],
 )
 def test_a_wrong_request_is_one_line(
