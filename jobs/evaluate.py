@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iddpm_ray import storage
 from iddpm_ray.errors import DataError, SpecError
-from iddpm_ray.evaluate.command import add_pool, add_weights, at_least, check_urls, pool_options, run_program, share
+from iddpm_ray.evaluate.command import add_pool, add_weights, at_least, check_urls, pool_options, run_program, share, way
 
 if TYPE_CHECKING:
     from iddpm_ray.evaluate.assessment import Assessment
@@ -94,7 +94,7 @@ def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     from iddpm_ray.evaluate.features import ClassifierFile
 
     gpu = wanted.gpus_per_worker > 0
-    said = {name: getattr(wanted, name) for name in WAY if getattr(wanted, name) is not None}
+    said = way({name: getattr(wanted, name) for name in WAY if getattr(wanted, name) is not None})
     optim = subject.spec.optim
     arithmetic = Arithmetic("cuda" if gpu else "cpu", precision=optim.precision, matmul_precision=optim.matmul_precision)
     drawing = make_drawing(subject.source, arithmetic=arithmetic, ema=subject.ema, **said)

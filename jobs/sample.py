@@ -19,6 +19,7 @@ from iddpm_ray.evaluate.command import (
     run_program,
     share,
     step,
+    way,
 )
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ def _given(wanted: argparse.Namespace, prefix: str) -> dict[str, Any]:
     said = {name: getattr(wanted, prefix + name) for name in WAY if name != "step" and getattr(wanted, prefix + name) is not None}
     if "ema" in said:
         said["ema"] = None if said["ema"] == "raw" else float(said["ema"])
-    if "eta" in said and said.get("method") not in (None, "ddim"):
-        raise SpecError("--eta", value=said["eta"], fix="has an effect with --method ddim alone")
-    return said
+    return way(said, prefix=prefix.replace("_", "-"))
 
 
 def _parser() -> argparse.ArgumentParser:

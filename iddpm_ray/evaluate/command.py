@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from iddpm_ray import storage
@@ -77,6 +77,26 @@ def pool_options(wanted: argparse.Namespace) -> dict[str, Any]:
     """What `add_pool` took, as `runtime.chunks.Pool` wants it."""
     names = {"workers": "workers", "cpus": "cpus_per_worker", "gpus": "gpus_per_worker", "threads": "threads", "address": "address"}
     return {name: getattr(wanted, option) for name, option in names.items()}
+
+
+def way(said: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
+    """Fields of section `sample` as a command line sets them, and what then says nothing any more set aside: the run's eta under another
+    method than DDIM, its interval without guidance.
+
+    Args:
+        prefix: of the options' names: `base-`.
+
+    Raises:
+        SpecError: eta is given for another method.
+    """
+    fields = dict(said)
+    if fields.get("method") not in (None, "ddim"):
+        if fields.get("eta"):
+            raise SpecError(f"--{prefix}eta", value=fields["eta"], fix=f"has an effect with --{prefix}method ddim alone")
+        fields["eta"] = 0.0
+    if fields.get("guidance") == 1.0:
+        fields.setdefault("guidance_interval", None)
+    return fields
 
 
 def step(text: str) -> int | str:

@@ -30,6 +30,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder, "digits")
     trained(folder, "other", data={"image_size": 4})
     trained(folder, "plain", data={"labels": "none"}, model={"class_cond": False})
+    guided = {"method": "ddim", "eta": 0.5, "guidance": 2.0, "guidance_interval": [2, 9]}
+    trained(folder, "guided", model={"class_dropout": 0.2}, sample=guided)
     trained(folder, "enlarging", model=SUPERRES, data=LARGE)
     return folder
 
@@ -116,6 +118,23 @@ def test_a_dry_run_says_what_would_be_drawn_and_starts_nothing(root: Path, tmp_p
     assert not (tmp_path / "x").exists()
 
 
+def test_a_run_can_be_drawn_otherwise_than_its_spec_says(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = runpy.run_path(str(ROOT / "jobs" / "evaluate.py"))["main"]
+    for method in ("ddpm", "dpmpp"):
+        assert sample([run(root, "guided"), "--dry-run", "--method", method]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said == {**said, "method": method, "eta": 0.0, "guidance": 2.0, "guidance_interval": [2, 9]}
+    assert sample([run(root, "guided"), "--dry-run", "--guidance", "1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {**said, "method": "ddim", "eta": 0.5, "guidance": 1.0, "guidance_interval": None}
+    cascade = [run(root, "enlarging"), "--base", run(root, "guided"), "--base-method", "ddpm", "--base-guidance", "1"]
+    assert sample([*cascade, "--dry-run"]) == 0
+    said = json.loads(capsys.readouterr().out)["base"]
+    assert said == {**said, "method": "ddpm", "eta": 0.0, "guidance": 1.0, "guidance_interval": None}
+    few = ["--count", "8", "--features", "digits-classifier", "--respacing", "2", "--workers", "0"]
+    assert judge([run(root, "guided"), *few, "--method", "ddpm", "--guidance", "1"]) == 0
+
+
 def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
     command = [run(root, "enlarging"), "--base", run(root, "digits"), "--base-respacing", "3", "--base-ema", "0.9", "--count", "5", *HERE]
     assert sample([*command, "--out", str(tmp_path), "--grid", "5"]) == 0
@@ -163,6 +182,8 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("digits", ["--respacing", "21"], "asks for 21 timesteps where there are 20"),
         ("digits", ["--eta", "0.5", "--method", "dpmpp"], "--eta (got 0.5): has an effect with --method ddim alone"),
         ("digits", ["--eta", "1.5", "--method", "ddim"], "sample.eta"),
+        ("digits", ["--eta", "0.5"], "sample.eta (got 0.5): has no effect without sample.method=ddim"),
+        ("guided", ["--guidance", "1", "--guidance-interval", "2,9"], "sample.guidance_interval"),
         ("digits", ["--guidance-interval", "5,2"], "sample.guidance_interval"),
         ("digits", ["--base-method", "ddim"], "--base-method: says how the run given as --base draws, and there is none"),
         ("digits", ["--base-noise", "3"], "sample.low_res_noise (got 3): should be at most model.low_res_noise, 0"),
