@@ -30,6 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder, "digits")
     trained(folder, "other", data={"image_size": 4})
     trained(folder, "plain", data={"labels": "none"}, model={"class_cond": False})
+    trained(folder, "averaged", sample={"ema": 0.9})
     guided = {"method": "ddim", "eta": 0.5, "guidance": 2.0, "guidance_interval": [2, 9]}
     trained(folder, "guided", model={"class_dropout": 0.2}, sample=guided)
     trained(folder, "enlarging", model=SUPERRES, data=LARGE)
@@ -133,6 +134,22 @@ def test_a_run_can_be_drawn_otherwise_than_its_spec_says(root: Path, capsys: pyt
     assert said == {**said, "method": "ddpm", "eta": 0.0, "guidance": 1.0, "guidance_interval": None}
     few = ["--count", "8", "--features", "digits-classifier", "--respacing", "2", "--workers", "0"]
     assert judge([run(root, "guided"), *few, "--method", "ddpm", "--guidance", "1"]) == 0
+
+
+def test_an_exported_average_is_drawn_from_as_it_is(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert = runpy.run_path(str(ROOT / "jobs" / "convert.py"))["main"]
+    file = str(tmp_path / "average.safetensors")
+    assert convert(["export", run(root, "averaged"), file, "--weights", "0.9"]) == 0
+    common = ["--count", "4", *HERE, "--out"]
+    assert sample([run(root, "averaged"), *common, str(tmp_path / "run")]) == 0
+    assert sample([file, *common, str(tmp_path / "file")]) == 0
+    of_run, of_file = (arrays(tmp_path / name, "samples_4x8x8x1.npz")["arr_0"] for name in ("run", "file"))
+    assert np.array_equal(of_run, of_file)
+    capsys.readouterr()
+    assert sample([run(root, "enlarging"), "--base", file, "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["base"]["ema"] is None
+    assert sample([file, "--ema", "0.9", "--dry-run"]) == 2
+    assert "a file holds one set of weights" in capsys.readouterr().err
 
 
 def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
