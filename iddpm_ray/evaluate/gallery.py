@@ -31,6 +31,11 @@ class Gallery(Protocol):
         """How many."""
         ...
 
+    @property
+    def together(self) -> int:
+        """How many can only be had at once; work is cut between those."""
+        ...
+
     def settings(self) -> dict[str, object]:
         """What a job must remember of them."""
         ...
@@ -50,6 +55,11 @@ class DrawnGallery:
     def count(self) -> int:
         """How many are drawn."""
         return self.job.count
+
+    @property
+    def together(self) -> int:
+        """A batch."""
+        return self.job.batch
 
     def settings(self) -> dict[str, object]:
         """Those of the sampling job."""
@@ -74,6 +84,7 @@ class FileGallery:
     url: str
     count: int
     fingerprint: tuple[tuple[str, int], ...]
+    together: int = 1
 
     def settings(self) -> dict[str, object]:
         """The file, by name and checksums."""
@@ -107,6 +118,7 @@ class RowsGallery:
     side: Side
     count: int
     seed: int = 0
+    together: int = 1
 
     def settings(self) -> dict[str, object]:
         """The data set and which of its rows."""

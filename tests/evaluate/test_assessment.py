@@ -15,6 +15,7 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.checkpoint.scores import best_first, read_scores, write_score
+from iddpm_ray.evaluate import gallery
 from iddpm_ray.evaluate.assessed_files import assessment_of_files
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
 from iddpm_ray.evaluate.assessment import assess
@@ -132,6 +133,20 @@ def test_a_command_can_score_a_checkpoint_too(spec: JobSpec, tmp_path: Path) -> 
     (row,) = [row for row in read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl") if row["step"] == 4]
     assert row[FID] == found["metrics"][FID]
     assert row["samples"] == 4 * spec.train.global_batch
+
+
+def test_every_batch_is_drawn_once(spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    draw = gallery.Painter.__call__
+
+    def noting(self: gallery.Painter, indices: torch.Tensor) -> Any:
+        begun.append(int(indices[0]))
+        return draw(self, indices)
+
+    monkeypatch.setattr(gallery.Painter, "__call__", noting)
+    evaluate(run_url(spec), "--count", "400", "--batch", "100", "--respacing", "2", "--keep-chunks", out=tmp_path / "out")
+    assert begun == [0, 100, 200, 300], "chunks of 256 would have drawn the third batch twice"
+    assert len(list((tmp_path / "out" / "chunks").iterdir())) == 2
 
 
 def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
