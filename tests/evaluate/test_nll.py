@@ -126,6 +126,25 @@ def test_an_estimate_stops_at_the_error_asked_for_and_goes_on_to_a_smaller_one(r
     assert fresh["bpd"] == tight["bpd"]
 
 
+def test_a_few_alike_pictures_do_not_end_an_estimate(run: str, tmp_path: Path) -> None:
+    found = nll(run, "--rows", "all", "--batch", "1", "--estimate", "--strata", "4", "--target-se", "100", folder=tmp_path / "out")
+    assert found["pictures"] == 32
+    few = nll(run, "--rows", "all", "--count", "3", "--estimate", "--strata", "4", "--target-se", "100", folder=tmp_path / "few")
+    assert few["pictures"] == 3
+
+
+def test_an_error_that_the_pictures_left_out_make_alone_ends_it_after_one_pass(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--rows", "all", "--count", "12", "--batch", "4", "--estimate", "--strata", "4", "--target-se", "1e-4")
+    found = nll(run, *arguments, folder=tmp_path / "out")
+    assert found["pictures"] == 12
+    assert found["forwards"] == 12 * 4 * 2, "not the cost of the whole bound"
+    told = capsys.readouterr().out
+    assert re.search(r"the standard error 0.0001 cannot be had: the pictures left out alone make 0\.\d+; raise --count", told), told
+    assert "whole bound; that needs" not in told
+
+
 def test_more_passes_are_new_draws_of_the_same_pictures(run: str) -> None:
     subject = choose_subject(run)
     manifest = pinned_data(run, subject.spec)
