@@ -70,18 +70,17 @@ def _job(wanted: argparse.Namespace) -> "Job":
     from iddpm_ray.evaluate.classes import read_classes
     from iddpm_ray.evaluate.drawing import Arithmetic, Drawing, make_drawing
     from iddpm_ray.evaluate.generate import make_job
-    from iddpm_ray.evaluate.trained import find_source
+    from iddpm_ray.evaluate.trained import Source, find_source
 
     source = find_source(wanted.run, which=wanted.step or "newest", spec_url=wanted.spec)
-    arithmetic = Arithmetic(
-        device="cuda" if wanted.gpus_per_worker else "cpu",
-        precision=wanted.precision or source.spec.optim.precision,
-        matmul_precision=source.spec.optim.matmul_precision,
-        compile=wanted.compile,
-    )
+
+    def arithmetic(source: Source) -> Arithmetic:  # each network as it would draw by itself
+        optim, device = source.spec.optim, "cuda" if wanted.gpus_per_worker else "cpu"
+        return Arithmetic(device, wanted.precision or optim.precision, optim.matmul_precision, compile=wanted.compile)
+
     drawing = make_drawing(
         source,
-        arithmetic=arithmetic,
+        arithmetic=arithmetic(source),
         **_given(wanted, ""),
         **({"low_res_noise": wanted.base_noise} if wanted.base_noise is not None else {}),
     )
@@ -89,7 +88,8 @@ def _job(wanted: argparse.Namespace) -> "Job":
     if wanted.base is not None and wanted.base.endswith(".npz") and not storage.is_dir(wanted.base):
         base = storage.absolute(wanted.base)
     elif wanted.base is not None:
-        base = make_drawing(find_source(wanted.base, which=wanted.base_step or "newest"), arithmetic=arithmetic, **_given(wanted, "base_"))
+        below = find_source(wanted.base, which=wanted.base_step or "newest")
+        base = make_drawing(below, arithmetic=arithmetic(below), **_given(wanted, "base_"))
     if not isinstance(base, Drawing) and (idle := [name for name in WAY if getattr(wanted, f"base_{name}") is not None]):
         raise SpecError(f"--base-{idle[0].replace('_', '-')}", fix="says how the run given as --base draws, and there is none")
     labels = None

@@ -27,7 +27,7 @@ WAY = ("method", "respacing", "eta", "ema", "guidance", "guidance_interval", "lo
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the bits of a result depend on beside the weights; equal on all workers of a job.
+    """What the bits of a result depend on beside the weights; equal on all workers of a job. By default float32 to the last bit.
 
     Attributes:
         device: `cpu` or `cuda`.

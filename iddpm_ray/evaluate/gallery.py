@@ -11,6 +11,7 @@ from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.evaluate.chunks import Chunks, Work
+from iddpm_ray.evaluate.drawing import Arithmetic
 from iddpm_ray.evaluate.features import FeatureBatch, FeatureFile
 from iddpm_ray.evaluate.generate import Job, Painter
 from iddpm_ray.evaluate.measured import load_rows
@@ -145,7 +146,9 @@ class FeatureWorker:
         look, features = self.gallery.open(), self.features.open(self.device)
 
         def work(chunk: int) -> bytes:
-            parts = [features(pictures) for pictures in look(self.chunks.items(chunk)).split(_AT_ONCE)]
+            pictures = look(self.chunks.items(chunk))  # by the arithmetic of whoever draws them
+            with Arithmetic(self.device).applied():
+                parts = [features(some) for some in pictures.split(_AT_ONCE)]
             return encode(
                 {
                     name: torch.cat([torch.from_numpy(getattr(part, name)) for part in parts]).numpy()

@@ -12,6 +12,7 @@ from iddpm_ray import build
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.evaluate.chunks import Chunks, Work
+from iddpm_ray.evaluate.drawing import Arithmetic
 from iddpm_ray.evaluate.measured import load_rows
 from iddpm_ray.evaluate.nll import Pictures, drawn_terms, noise_variance, seeded_noise, whole_bound
 from iddpm_ray.evaluate.npz import decode, encode
@@ -59,7 +60,12 @@ class NllWorker:
         trained = self.subject.open(self.device)
         manifest = manifests.read(self.manifest_url)
         rows = choose_rows(manifest, self.looking.side, count=self.looking.count, seed=self.looking.seed).rows
-        return lambda chunk: make_chunk(trained, manifest, rows, self.looking, chunk, device=torch.device(self.device))
+
+        def work(chunk: int) -> bytes:
+            with Arithmetic(self.device).applied():
+                return make_chunk(trained, manifest, rows, self.looking, chunk, device=torch.device(self.device))
+
+        return work
 
 
 def chunks_a_pass(num_rows: int, batch: int) -> int:

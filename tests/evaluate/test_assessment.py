@@ -19,6 +19,8 @@ from iddpm_ray.evaluate import gallery
 from iddpm_ray.evaluate.assessed_files import assessment_of_files
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
 from iddpm_ray.evaluate.assessment import assess
+from iddpm_ray.evaluate.chunks import Chunks
+from iddpm_ray.evaluate.features import FeatureBatch
 from iddpm_ray.evaluate.trained import find_source
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
@@ -147,6 +149,25 @@ def test_every_batch_is_drawn_once(spec: JobSpec, tmp_path: Path, monkeypatch: p
     evaluate(run_url(spec), "--count", "400", "--batch", "100", "--respacing", "2", "--keep-chunks", out=tmp_path / "out")
     assert begun == [0, 100, 200, 300], "chunks of 256 would have drawn the third batch twice"
     assert len(list((tmp_path / "out" / "chunks").iterdir())) == 2
+
+
+def test_features_are_not_rounded_to_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Weights:
+        def open(self, device: str) -> Any:
+            def features(pictures: torch.Tensor) -> FeatureBatch:
+                seen.append(torch.backends.cudnn.allow_tf32)
+                return FeatureBatch(*(np.zeros((len(pictures), 1), np.float32) for _ in range(3)))
+
+            return features
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as it is when torch is imported
+    np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
+    pictures = gallery.file_gallery(str(tmp_path / "pictures.npz"))
+    gallery.FeatureWorker(pictures, Weights(), Chunks(str(tmp_path), 8, 8, "npz"), "cpu").open()(0)
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:

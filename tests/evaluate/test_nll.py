@@ -16,9 +16,10 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 from iddpm_ray import build
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import DataError
+from iddpm_ray.evaluate import nll_job
 from iddpm_ray.evaluate.measured import other_data, pinned_data
 from iddpm_ray.evaluate.nll import Pictures, seeded_noise, whole_bound
-from iddpm_ray.evaluate.nll_job import Looking, make_chunk, measured_drawn
+from iddpm_ray.evaluate.nll_job import Looking, NllWorker, make_chunk, measured_drawn
 from iddpm_ray.evaluate.rows import choose_rows
 from iddpm_ray.evaluate.strata import make_strata
 from iddpm_ray.evaluate.subject import choose_subject
@@ -165,6 +166,20 @@ def test_other_pictures_can_be_measured(run: str, tmp_path: Path) -> None:
     found = nll(run, "--data", str(tmp_path / "more"), "--estimate", folder=tmp_path / "out")
     assert found["pictures"] == NUM_PICTURES
     assert found["side"] == "all"
+
+
+def test_no_product_is_rounded_to_tf32(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def noting(*_: object, **__: object) -> bytes:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return b""
+
+    monkeypatch.setattr(nll_job, "make_chunk", noting)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as it is when torch is imported
+    NllWorker(choose_subject(run), Looking("all", None, 0, 0, 8), f"{run}/manifest.arrow", "cpu").open()(0)
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_weights_without_names_of_classes_know_pictures_of_all_of_them(tmp_path: Path) -> None:

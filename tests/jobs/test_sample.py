@@ -30,6 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder, "digits")
     trained(folder, "other", data={"image_size": 4})
     trained(folder, "plain", data={"labels": "none"}, model={"class_cond": False})
+    trained(folder, "rounded", optim={"precision": "bf16"})
     trained(folder, "averaged", sample={"ema": 0.9})
     guided = {"method": "ddim", "eta": 0.5, "guidance": 2.0, "guidance_interval": [2, 9]}
     trained(folder, "guided", model={"class_dropout": 0.2}, sample=guided)
@@ -160,6 +161,20 @@ def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
     with Image.open(tmp_path / "grid.png") as grid:
         assert grid.size == (5 * (64 + 2) + 2, 32 + 4)  # small and large side by side
     assert json.loads((tmp_path / "job.json").read_text())["base"]["respacing"] == "3"
+
+
+def test_each_network_of_a_cascade_computes_as_it_would_alone(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cascade = [run(root, "enlarging"), "--count", "4", *HERE, "--base"]
+    assert sample([run(root, "rounded"), "--count", "4", *HERE, "--out", str(tmp_path / "base")]) == 0
+    assert sample([*cascade, str(tmp_path / "base" / "samples_4x8x8x1.npz"), "--out", str(tmp_path / "two")]) == 0
+    assert sample([*cascade, run(root, "rounded"), "--base-respacing", "4", "--out", str(tmp_path / "one")]) == 0
+    one, two = (arrays(tmp_path / name, "samples_4x16x16x1.npz")["arr_0"] for name in ("one", "two"))
+    assert np.array_equal(one, two)
+    said = json.loads((tmp_path / "one" / "job.json").read_text())
+    assert (said["precision"], said["base"]["precision"]) == ("float32", "bf16")
+    capsys.readouterr()
+    assert sample([*cascade, run(root, "rounded"), "--precision", "float32", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["base"]["precision"] == "float32"
 
 
 @pytest.mark.slow
