@@ -86,6 +86,13 @@ def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSp
         ) from None
 
 
+def _check_features(wanted: argparse.Namespace, features: str) -> None:
+    """Refuses weights of Inception where pictures are compared by something else."""
+    for option, value in (("--inception", wanted.inception), ("--inception-sha256", wanted.inception_sha256)):
+        if value is not None and features != "inception":
+            raise SpecError(option, value=value, fix=f"has no effect where pictures are compared by {storage.shown(features)}")
+
+
 def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     from dataclasses import replace
 
@@ -99,6 +106,7 @@ def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     arithmetic = Arithmetic("cuda" if gpu else "cpu", precision=optim.precision, matmul_precision=optim.matmul_precision)
     drawing = make_drawing(subject.source, arithmetic=arithmetic, ema=subject.ema, **said)
     section = _section(wanted, subject.spec.evaluate)
+    _check_features(wanted, wanted.features or section.features)
     storage.check_writable(storage.absolute(wanted.out or storage.join(subject.run_url, FOLDER)), field="--out")
     file = ClassifierFile(storage.absolute(wanted.features)) if (wanted.features or "").endswith(".npz") else None
     one = assessment_of_run(drawing, run_url=subject.run_url, wanted=section, features=file, seed=wanted.seed, features_gpu=gpu)
@@ -110,9 +118,10 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
 
     if wanted.reference in (None, "data"):
         raise SpecError("--reference", value=wanted.reference, fix="say what the pictures are held against: an npz or a folder")
-    idle = [name for name in (*WAY, "step", "ema", "spec", "count") if getattr(wanted, name) is not None]
+    idle = [name for name in (*WAY, "step", "ema", "spec", "count", "batch") if getattr(wanted, name) is not None]
     if idle or wanted.score:
         raise SpecError(f"--{(idle or ['score'])[0]}", fix="is for runs that draw samples; these are drawn already")
+    _check_features(wanted, wanted.features or "inception")
     out = storage.absolute(wanted.out or f"{wanted.samples.rstrip('/').removesuffix('.npz')}.evaluation")
     storage.check_writable(out, field="--out")
     features: FeatureFile = features_of_files(

@@ -30,6 +30,9 @@ FID = "fid[digits-classifier]"
 EVALUATE = {"every": "4 steps", "features": "digits-classifier", "count": 40, "batch": 16}
 
 
+FILES = ["TMP/pictures.npz", "--reference", "TMP/pictures.npz", "--features", "RUN/evaluations/digits-classifier.npz"]
+
+
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     root = tmp_path_factory.mktemp("assessment")
@@ -212,6 +215,12 @@ def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
         (["RUN", "--out", "TMP/bad.npz/x"], "--out is not writable"),
         (["TMP/pictures.npz", "--reference", "TMP/pictures.npz", "--out", "TMP/bad.npz/x"], "--out is not writable"),
         (["RUN", "--write-reference", "TMP/bad.npz/x.npz"], "--write-reference is not writable"),
+        (
+            ["RUN", "--inception", "TMP/none.pth"],
+            "--inception .*none.pth.*: has no effect where pictures are compared by digits-classifier",
+        ),
+        ([*FILES, "--inception-sha256", "00"], "--inception-sha256 .*00.*: has no effect where pictures are compared by .*classifier.npz"),
+        ([*FILES, "--batch", "7"], "--batch: is for runs that draw samples"),
         (["TMP/bad.npz", "--reference", "TMP/inception.npz", "--features", "RUN/evaluations/digits-classifier.npz"], "no npz"),
     ],
 )

@@ -177,6 +177,13 @@ def test_each_network_of_a_cascade_computes_as_it_would_alone(root: Path, tmp_pa
     assert json.loads(capsys.readouterr().out)["base"]["precision"] == "float32"
 
 
+def test_a_network_that_enlarges_is_not_evaluated_without_pictures(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = runpy.run_path(str(ROOT / "jobs" / "evaluate.py"))["main"]
+    assert judge([run(root, "enlarging"), "--features", "digits-classifier", "--workers", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "enlarges pictures, and there are none here: draw some with jobs/sample.py --base, and evaluate their npz" in error
+
+
 @pytest.mark.slow
 def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
     """SIGKILL as soon as some chunk is there, then SIGTERM, then to the end: the bytes of a command that nobody disturbed."""

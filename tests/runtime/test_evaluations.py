@@ -181,11 +181,12 @@ def unseated(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Evaluation
     """Evaluations on a cluster whose processes never say that they have a seat, what is shown, and which were begun."""
     one, said = beside(spec, monkeypatch)
     begun: list[str] = []
+    never: Any = object()
 
     def begin(self: Evaluations, checkpoint: Checkpoint, node: str) -> None:
         self._keep(checkpoint.name)
         begun.append(checkpoint.name)
-        self._running = evaluations._Running(checkpoint, object(), Any, Any, time.monotonic())
+        self._running = evaluations._Running(checkpoint, never, never, never, time.monotonic())
 
     monkeypatch.setattr(evaluations, "SEAT_SECONDS", 0.05)
     monkeypatch.setattr(evaluations.ray, "wait", lambda references, timeout: ([], references))
