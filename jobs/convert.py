@@ -9,7 +9,8 @@ from typing import Literal
 
 from iddpm_ray import presets, storage
 from iddpm_ray.convert.model import Given, flat
-from iddpm_ray.errors import SpecError, UserError
+from iddpm_ray.errors import DataError, SpecError
+from iddpm_ray.evaluate.command import in_words
 from iddpm_ray.spec.overrides import override
 from iddpm_ray.spec.text import parse_yaml, to_mapping
 
@@ -32,13 +33,11 @@ def main(argv: Sequence[str]) -> int:
                 _inspect(wanted)
             case _:
                 _convert(wanted)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except Exception as error:  # every store raises its own kinds
-        if not isinstance(error, OSError) and not storage.is_transient(error):
+        said = in_words(error)
+        if said is None:
             raise
-        print(f"error: {storage.reason(error)}", file=sys.stderr)
+        print(f"error: {said}", file=sys.stderr)
         return 2
     return 0
 
@@ -113,7 +112,11 @@ def _given(wanted: argparse.Namespace) -> Given:
     if wanted.flags is not None:
         from iddpm_ray.convert.flags import parse_command, to_spec
 
-        command = parse_command(shlex.split(wanted.flags), dialect=wanted.dialect, program=wanted.program)
+        try:
+            words = shlex.split(wanted.flags)
+        except ValueError as error:
+            raise SpecError("--flags", value=wanted.flags, fix=f"{str(error).lower()}: quote as a shell does") from None
+        command = parse_command(words, dialect=wanted.dialect, program=wanted.program)
         return Given(values, to_spec(command, processes=1).mapping(), "--flags")
     return Given(values)
 
@@ -128,11 +131,26 @@ def _overrides(words: Sequence[str]) -> dict[str, object]:
 
 
 def _names(url: str) -> list[str]:
-    """Class names out of a JSON list, or a text with one a line."""
-    text = storage.read_bytes(url).decode()
+    """Class names out of a JSON list, or a text with one a line.
+
+    Raises:
+        DataError: it cannot be read, or is neither.
+    """
+    shown, fix = storage.shown(url), "name a file with a name a line, or a JSON list of names"
+    try:
+        text = storage.read_bytes(url).decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{shown} is not text", fix=fix) from None
+    except Exception as error:  # as above
+        raise DataError(f"cannot read the classes in {shown} ({storage.reason(error)})", fix=fix) from None
     if not text.lstrip().startswith("["):
         return [line.strip() for line in text.splitlines() if line.strip()]
-    names = json.loads(text)
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = [None]
+    if not all(isinstance(name, str | int) for name in names):
+        raise DataError(f"{shown} is no JSON list of names", fix=fix)
     return [str(name) for name in names]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iddpm_ray import storage
 from iddpm_ray.errors import DataError, SpecError
-from iddpm_ray.evaluate.command import add_pool, add_weights, at_least, check_urls, pool_options, run_program, share
+from iddpm_ray.evaluate.command import add_pool, add_weights, at_least, check_urls, pool_options, run_program, share, way
 
 if TYPE_CHECKING:
     from iddpm_ray.evaluate.assessment import Assessment
@@ -29,6 +29,8 @@ def _evaluate(wanted: argparse.Namespace) -> int:
     from iddpm_ray.runtime.chunks import Pool, run_chunks
 
     check_urls(wanted, "samples", "reference", "features", "inception", "write_reference", "out", "spec")
+    if wanted.write_reference is not None:
+        storage.check_writable(storage.parent(storage.absolute(wanted.write_reference)), field="--write-reference")
     subject = None if _is_pictures(wanted.samples) else _subject(wanted)
     assessment = _of_files(wanted) if subject is None else _of_run(wanted, subject)
     pool = Pool(**pool_options(wanted))
@@ -84,19 +86,28 @@ def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSp
         ) from None
 
 
+def _check_features(wanted: argparse.Namespace, features: str) -> None:
+    """Refuses weights of Inception where pictures are compared by something else."""
+    for option, value in (("--inception", wanted.inception), ("--inception-sha256", wanted.inception_sha256)):
+        if value is not None and features != "inception":
+            raise SpecError(option, value=value, fix=f"has no effect where pictures are compared by {storage.shown(features)}")
+
+
 def _of_run(wanted: argparse.Namespace, subject: "Subject") -> "Assessment":
     from dataclasses import replace
 
-    from iddpm_ray.evaluate.assessed_run import assessment_of_run
+    from iddpm_ray.evaluate.assessed_run import FOLDER, assessment_of_run
     from iddpm_ray.evaluate.drawing import Arithmetic, make_drawing
     from iddpm_ray.evaluate.features import ClassifierFile
 
     gpu = wanted.gpus_per_worker > 0
-    said = {name: getattr(wanted, name) for name in WAY if getattr(wanted, name) is not None}
+    said = way({name: getattr(wanted, name) for name in WAY if getattr(wanted, name) is not None})
     optim = subject.spec.optim
     arithmetic = Arithmetic("cuda" if gpu else "cpu", precision=optim.precision, matmul_precision=optim.matmul_precision)
     drawing = make_drawing(subject.source, arithmetic=arithmetic, ema=subject.ema, **said)
     section = _section(wanted, subject.spec.evaluate)
+    _check_features(wanted, wanted.features or section.features)
+    storage.check_writable(storage.absolute(wanted.out or storage.join(subject.run_url, FOLDER)), field="--out")
     file = ClassifierFile(storage.absolute(wanted.features)) if (wanted.features or "").endswith(".npz") else None
     one = assessment_of_run(drawing, run_url=subject.run_url, wanted=section, features=file, seed=wanted.seed, features_gpu=gpu)
     return one if wanted.out is None else replace(one, folder=storage.absolute(wanted.out))
@@ -107,10 +118,12 @@ def _of_files(wanted: argparse.Namespace) -> "Assessment":
 
     if wanted.reference in (None, "data"):
         raise SpecError("--reference", value=wanted.reference, fix="say what the pictures are held against: an npz or a folder")
-    idle = [name for name in (*WAY, "step", "ema", "spec", "count") if getattr(wanted, name) is not None]
+    idle = [name for name in (*WAY, "step", "ema", "spec", "count", "batch") if getattr(wanted, name) is not None]
     if idle or wanted.score:
         raise SpecError(f"--{(idle or ['score'])[0]}", fix="is for runs that draw samples; these are drawn already")
+    _check_features(wanted, wanted.features or "inception")
     out = storage.absolute(wanted.out or f"{wanted.samples.rstrip('/').removesuffix('.npz')}.evaluation")
+    storage.check_writable(out, field="--out")
     features: FeatureFile = features_of_files(
         wanted.features or "inception", inception=wanted.inception, sha256=wanted.inception_sha256, folder=out, reference=wanted.reference
     )

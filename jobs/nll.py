@@ -36,7 +36,12 @@ def _measure(wanted: argparse.Namespace) -> int:
         return 130
     files = write_results(found.folder, found.measured, subject, looking, manifest=manifest)
     print(describe(found.measured, subject, looking))
-    if wanted.target_se is not None and found.measured.estimate.standard_error > wanted.target_se:
+    estimate = found.measured.estimate
+    if wanted.target_se is not None and estimate.unseen > wanted.target_se:
+        print(
+            f"the standard error {wanted.target_se:g} cannot be had: the pictures left out alone make {estimate.unseen:.2g}; raise --count"
+        )
+    elif wanted.target_se is not None and estimate.standard_error > wanted.target_se:
         print(f"the standard error {wanted.target_se:g} was not reached at the cost of the whole bound; that needs no --estimate")
     print(f"{', '.join(files)} in {storage.shown(found.folder)}")
     return 0

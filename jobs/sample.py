@@ -19,6 +19,7 @@ from iddpm_ray.evaluate.command import (
     run_program,
     share,
     step,
+    way,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _sample(wanted: argparse.Namespace) -> int:
         return 0
     storage.check_writable(url, field="--out")
     chunks = job.claim(url)
-    if not output.is_done(chunks, form=wanted.format, grid=wanted.grid):
+    if not output.is_done(job, chunks, form=wanted.format, grid=wanted.grid):
         from iddpm_ray.runtime.chunks import Pool, run_chunks
 
         pool = Pool(**pool_options(wanted))
@@ -69,18 +70,17 @@ def _job(wanted: argparse.Namespace) -> "Job":
     from iddpm_ray.evaluate.classes import read_classes
     from iddpm_ray.evaluate.drawing import Arithmetic, Drawing, make_drawing
     from iddpm_ray.evaluate.generate import make_job
-    from iddpm_ray.evaluate.trained import find_source
+    from iddpm_ray.evaluate.trained import Source, find_source
 
     source = find_source(wanted.run, which=wanted.step or "newest", spec_url=wanted.spec)
-    arithmetic = Arithmetic(
-        device="cuda" if wanted.gpus_per_worker else "cpu",
-        precision=wanted.precision or source.spec.optim.precision,
-        matmul_precision=source.spec.optim.matmul_precision,
-        compile=wanted.compile,
-    )
+
+    def arithmetic(source: Source) -> Arithmetic:  # each network as it would draw by itself
+        optim, device = source.spec.optim, "cuda" if wanted.gpus_per_worker else "cpu"
+        return Arithmetic(device, wanted.precision or optim.precision, optim.matmul_precision, compile=wanted.compile)
+
     drawing = make_drawing(
         source,
-        arithmetic=arithmetic,
+        arithmetic=arithmetic(source),
         **_given(wanted, ""),
         **({"low_res_noise": wanted.base_noise} if wanted.base_noise is not None else {}),
     )
@@ -88,7 +88,8 @@ def _job(wanted: argparse.Namespace) -> "Job":
     if wanted.base is not None and wanted.base.endswith(".npz") and not storage.is_dir(wanted.base):
         base = storage.absolute(wanted.base)
     elif wanted.base is not None:
-        base = make_drawing(find_source(wanted.base, which=wanted.base_step or "newest"), arithmetic=arithmetic, **_given(wanted, "base_"))
+        below = find_source(wanted.base, which=wanted.base_step or "newest")
+        base = make_drawing(below, arithmetic=arithmetic(below), **_given(wanted, "base_"))
     if not isinstance(base, Drawing) and (idle := [name for name in WAY if getattr(wanted, f"base_{name}") is not None]):
         raise SpecError(f"--base-{idle[0].replace('_', '-')}", fix="says how the run given as --base draws, and there is none")
     labels = None
@@ -105,9 +106,7 @@ def _given(wanted: argparse.Namespace, prefix: str) -> dict[str, Any]:
     said = {name: getattr(wanted, prefix + name) for name in WAY if name != "step" and getattr(wanted, prefix + name) is not None}
     if "ema" in said:
         said["ema"] = None if said["ema"] == "raw" else float(said["ema"])
-    if "eta" in said and said.get("method") not in (None, "ddim"):
-        raise SpecError("--eta", value=said["eta"], fix="has an effect with --method ddim alone")
-    return said
+    return way(said, prefix=prefix.replace("_", "-"))
 
 
 def _parser() -> argparse.ArgumentParser:

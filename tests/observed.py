@@ -187,7 +187,6 @@ def _saves(spec: JobSpec, kit: Kit, place: Place, session: LocalSession, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(save, "AsyncSaver", FailingSaver)
         patch.setattr(save.retention, "sweep", sweep)
-        patch.setattr(save, "best_names", lambda url, count: count)
         statistics = stats.use(stats.Statistics())
         saver = save.Saver(spec, kit, place, session, statistics=statistics, sink=None, group=None)
         seen["after_commit"](checkpoint_at(place.url, step=1, attempt=place.attempt))

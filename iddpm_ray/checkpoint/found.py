@@ -63,6 +63,7 @@ def find_checkpoint(url: str, *, which: int | str = NEWEST) -> Found:
         if which not in (NEWEST, marker.step, checkpoint.name):
             raise CheckpointError("one checkpoint has one step", value=which, fix=f"this is step {marker.step}; name the run instead")
         return _found(checkpoint, marker)
+    _check_directory(url)
     if which == NEWEST:
         choice = newest_whole(url)
         if choice.checkpoint is None or choice.marker is None:
@@ -95,6 +96,7 @@ def steps_of(run_url: str) -> list[Checkpoint]:
     Raises:
         CheckpointError: there is none.
     """
+    _check_directory(run_url)
     chain = lineage(attempts(run_url))
     there = [one for one in complete(run_url) if in_lineage(chain, step=one.step, attempt=one.attempt)]
     if not there:
@@ -138,6 +140,12 @@ def _found(checkpoint: Checkpoint, marker: Marker) -> Found:
 def read_classes(checkpoint: Checkpoint, marker: Marker) -> tuple[str, ...]:
     """The label map inside a checkpoint: the text of each class index."""
     return tuple(json.loads(read_file(checkpoint, LABELS_FILE, marker=marker)))
+
+
+def _check_directory(url: str) -> None:
+    if storage.size(url) is not None:
+        fix = "name the directory of a run or of a checkpoint, or a file of weights that ends in .pt or .safetensors"
+        raise CheckpointError("a file that is neither weights nor part of a checkpoint", value=storage.shown(url), fix=fix)
 
 
 def _none(url: str) -> CheckpointError:

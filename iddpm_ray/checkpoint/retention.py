@@ -8,6 +8,7 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, refuse_if_superseded
 from iddpm_ray.checkpoint.commit import Checkpoint, Stored, delete_checkpoint, is_marked, survey
 from iddpm_ray.checkpoint.lease import FencedError
+from iddpm_ray.checkpoint.scores import best_names
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def sweep(
     keep_every: int | None,
     global_batch: int,
     protected: Collection[str] = (),
+    keep_best: int = 0,
     fence: Callable[[], None] | None = None,
 ) -> Swept:
     """Delete what `plan` and `leftovers` name, by the attempt that has just committed.
@@ -69,6 +71,7 @@ def sweep(
     the damaged part. A deletion that fails is reported, and tried again by the next sweep.
 
     Args:
+        keep_best: so many that evaluations found best stay too, of the lineage's complete ones.
         fence: asked before every deletion; raises FencedError if the run is somebody else's. None: only attempts' numbers are looked at.
     """
     known = attempts(run_url)
@@ -77,7 +80,8 @@ def sweep(
     marked = [item.checkpoint for item in stored if item.marked]
     own = [checkpoint for checkpoint in marked if in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt)]
     needed = {(other.from_step, other.from_attempt) for other in known if other.began and other.number > attempt}
-    kept = {*protected, *(one.name for one in marked if (one.step, one.attempt) in needed)}
+    best = best_names(run_url, count=keep_best, among={one.name for one in own})
+    kept = {*protected, *best, *(one.name for one in marked if (one.step, one.attempt) in needed)}
     unfinished = leftovers(stored, attempt=attempt)
     doomed = plan(own, keep_last=keep_last, keep_every=keep_every, global_batch=global_batch, protected=kept)
     may_delete = fence or partial(refuse_if_superseded, run_url, attempt)

@@ -1,16 +1,18 @@
-"""What evaluations found of a run's checkpoints, and which of them is the best by it.
+"""What evaluations found of a run's checkpoints, which of them is the best by it, and which one is being evaluated.
 
 {run}/evaluations/scores/step-00001000.a0003.json   one a checkpoint, written whole when its evaluation is over
+{run}/evaluations/running.json                      the checkpoint under evaluation, which no sweep deletes; by the driver alone
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_named
 
 _FOLDER = ("evaluations", "scores")
+_RUNNING = ("evaluations", "running.json")
 HIGHER_IS_BETTER = ("is", "precision", "recall")
 
 
@@ -58,8 +60,28 @@ def best_first(scores: list[Score]) -> list[Score]:
     return sorted(having, key=lambda score: -score.metrics[metric] if upwards else score.metrics[metric])
 
 
-def best_names(run_url: str, *, count: int) -> tuple[str, ...]:
-    """Names of the `count` best checkpoints; what the store does not say now protects nothing."""
+def best_names(run_url: str, *, count: int, among: Collection[str]) -> tuple[str, ...]:
+    """Names of the `count` best checkpoints among those named, which are there."""
     if count == 0:
         return ()
-    return tuple(score.checkpoint.name for score in best_first(read_scores(run_url))[:count])
+    return tuple(
+        score.checkpoint.name for score in best_first([one for one in read_scores(run_url) if one.checkpoint.name in among])[:count]
+    )
+
+
+def say_running(run_url: str, name: str | None) -> None:
+    """Says which checkpoint is under evaluation, so that it stays; None: no longer any."""
+    url = storage.join(run_url, *_RUNNING)
+    if name is None:
+        storage.delete(url)
+    else:
+        storage.write_whole(url, json.dumps({"checkpoint": name}).encode())
+
+
+def running(run_url: str) -> str | None:
+    """The name of the checkpoint under evaluation; None if there is none, or nobody can read which."""
+    try:
+        said = json.loads(storage.read_bytes(storage.join(run_url, *_RUNNING)))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return str(said["checkpoint"]) if isinstance(said, dict) and "checkpoint" in said else None

@@ -335,7 +335,9 @@ def _training(ledger: _Ledger, processes: int | None, given: Mapping[str, Any]) 
 
 def _using(ledger: _Ledger) -> None:
     """The programs that draw, or measure the likelihood."""
-    if not ledger.take("clip_denoised"):
+    if not ledger.take("clip_denoised") and ledger.command.program == "image_nll":
+        ledger.remark("clip_denoised", "said to the program that measures, as `jobs/nll.py --no-clip`, not in a spec")
+    elif not ledger.take("clip_denoised"):
         ledger.refuse("clip_denoised", "predictions of the picture are always clamped here")
     _data(ledger)
     if ledger.has("use_ddim") and ledger.take("use_ddim"):

@@ -100,6 +100,9 @@ def fields_of_scheduler(config: Mapping[str, Any], *, name: str) -> dict[str, An
     predicts = {theirs: ours for ours, theirs in PREDICTS.items()}.get(has["prediction_type"])
     if predicts is None:
         reasons.append(f"prediction_type={has['prediction_type']}: networks here predict the noise or the picture")
+    variance = has.get("variance_type", "fixed_small" if has.get("_class_name") == "DDPMScheduler" else None)
+    if variance == "learned":
+        reasons.append("variance_type=learned: its network says the variance itself, networks here its logarithm")
     if reasons:
         raise CheckpointError(f"{name} is no process of this package: " + "; ".join(reasons), fix="there is no conversion for it")
     fields: dict[str, Any] = {
@@ -108,7 +111,6 @@ def fields_of_scheduler(config: Mapping[str, Any], *, name: str) -> dict[str, An
         "diffusion.predicts": predicts,
         "diffusion.rescale_timesteps": False,
     }
-    variance = has.get("variance_type", "fixed_small" if has.get("_class_name") == "DDPMScheduler" else None)
     if variance is not None:
         fields["diffusion.variance"] = str(variance).removesuffix("_log")
     return fields

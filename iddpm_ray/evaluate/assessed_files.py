@@ -32,9 +32,9 @@ def assessment_of_files(
     """
     manifests_in = storage.join(folder, "samples.arrow")
     own: Gallery = (
-        file_gallery(storage.absolute(samples)) if _is_npz(samples) else folder_gallery(samples, size=None, manifest_url=manifests_in)
+        file_gallery(storage.absolute(samples)) if is_npz(samples) else folder_gallery(samples, size=None, manifest_url=manifests_in)
     )
-    if _is_npz(reference):
+    if is_npz(reference):
         other = reference_file(reference)
     else:
         size = own.decoding if isinstance(own, RowsGallery) else _decoding(PictureFile(storage.absolute(samples)).shape)
@@ -58,7 +58,7 @@ def features_of_files(wanted: str, *, inception: str | None, sha256: str | None,
     if not wanted.endswith(CLASSIFIER_ENDING):
         fix = "name inception, a classifier to be trained such as digits-classifier, or the .npz file of one"
         raise SpecError("--features", value=wanted, fix=fix)
-    if _is_npz(reference):
+    if is_npz(reference):
         fix = "give the .npz of one (such as RUN/evaluations/digits-classifier.npz), or a reference folder with a folder a class"
         raise SpecError("--features", value=wanted, fix=fix)
     url = storage.join(folder, f"{wanted}.npz")
@@ -76,6 +76,11 @@ def reference_file(url: str) -> str | Gallery:
     """
     url = storage.absolute(url)
     return url if is_statistics(array_names(url)) else file_gallery(url)
+
+
+def is_npz(url: str) -> bool:
+    """Whether a URL names an npz file; else it is a folder of pictures."""
+    return url.endswith(".npz") and not storage.is_dir(url)
 
 
 def folder_gallery(path: str, *, size: Decoding | None, manifest_url: str) -> RowsGallery:
@@ -113,10 +118,6 @@ def _size_of_first(manifest: Manifest) -> Decoding:
             return Decoding(image.height, image.width, channels=1 if image.mode in ("1", "L") else 3)
     except (OSError, SyntaxError, ValueError):
         raise DataError(f"{storage.shown(url)} is no picture", fix="give a folder of PNG files of one size") from None
-
-
-def _is_npz(url: str) -> bool:
-    return url.endswith(".npz") and not storage.is_dir(url)
 
 
 def _decoding(shape: tuple[int, int, int, int]) -> Decoding:

@@ -4,7 +4,8 @@ import hashlib
 import json
 
 from iddpm_ray import storage
-from iddpm_ray.evaluate.assessed_files import reference_file, teach
+from iddpm_ray.errors import SpecError
+from iddpm_ray.evaluate.assessed_files import folder_gallery, is_npz, reference_file, teach
 from iddpm_ray.evaluate.assessment import Assessment, assess, earlier_result, forget_samples, write_result
 from iddpm_ray.evaluate.chunks import Chunks, Worker, work_here
 from iddpm_ray.evaluate.drawing import WAY, Arithmetic, Drawing, make_drawing
@@ -39,9 +40,12 @@ def assessment_of_run(
         features_gpu: whether the feature network runs on a GPU.
 
     Raises:
-        UserError: weights of features, labels or pictures are missing.
+        UserError: weights of features, labels or pictures are missing, or the network draws nothing by itself.
     """
     spec = drawing.spec
+    if drawing.enlarges:
+        fix = "draw some with jobs/sample.py --base, and evaluate their npz"
+        raise SpecError(f"{drawing.source.name} is a network that enlarges pictures, and there are none here", fix=fix)
     job = make_job(drawing, seed=seed, count=wanted.count, batch=wanted.batch, labels=None, base=None, threads=wanted.threads)
     features = features or features_of_run(run_url, spec, wanted=wanted)
     reference = reference_of_run(run_url, spec, wanted=wanted)
@@ -83,7 +87,10 @@ def reference_of_run(run_url: str, spec: JobSpec, *, wanted: EvaluateSpec) -> st
         manifest = pinned_data(run_url, spec)
         count = len(manifest.training_rows)
         return RowsGallery(storage.join(run_url, MANIFEST_FILE), manifest.digest, decoding_of(spec), "train", count)
-    return reference_file(wanted.reference)
+    if is_npz(wanted.reference):
+        return reference_file(wanted.reference)
+    listed = storage.join(run_url, FOLDER, f"reference-{_digest(wanted.reference)}.arrow")
+    return folder_gallery(wanted.reference, size=decoding_of(spec), manifest_url=listed)
 
 
 def evaluate_checkpoint(spec: JobSpec, *, run_url: str, checkpoint_url: str) -> dict[str, float]:

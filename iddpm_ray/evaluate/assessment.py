@@ -14,7 +14,7 @@ from iddpm_ray.evaluate.quality import Parts, Quality, measure, reference_of
 from iddpm_ray.evaluate.reference import Reference, read_reference
 
 RESULT = "quality.json"
-CHUNK = 256  # pictures whose features are one file
+CHUNK = 256
 FEWEST = 4  # samples that can be measured
 
 Do = Callable[[Chunks, Worker, str], bool]
@@ -32,6 +32,7 @@ class Assessment:
         folder: of this evaluation; its chunks and its result.
         reference_folder: of the reference's chunks, which many evaluations share.
         device: where the feature network runs.
+        chunk: pictures whose features are one file, at least: no batch is drawn for two files.
     """
 
     samples: Gallery
@@ -64,7 +65,7 @@ def assess(assessment: Assessment, do: Do) -> Assessed | None:
         raise DataError(
             "too few samples to measure", value=one.samples.count, fix=f"give at least {FEWEST}, for a number that means much thousands"
         )
-    features = one.features.open(one.device)
+    features = one.features.open("cpu")  # here only their name, checksum and sizes are wanted
     samples = _claim(one, one.samples, one.folder, features=features)  # before anything is gathered: the folder may be another job's
     if isinstance(one.reference, str):
         reference = read_reference(one.reference, features=features)
@@ -82,7 +83,8 @@ def assess(assessment: Assessment, do: Do) -> Assessed | None:
 
 def _claim(one: Assessment, gallery: Gallery, folder: str, *, features: Features) -> Chunks:
     settings = {**gallery.settings(), "features": f"{features.name} {features.digest}", "feature_device": one.device}
-    return claim(folder, settings, count=gallery.count, size=one.chunk, extension="npz")
+    size = -(-one.chunk // gallery.together) * gallery.together
+    return claim(folder, settings, count=gallery.count, size=size, extension="npz")
 
 
 def _gather(one: Assessment, gallery: Gallery, chunks: Chunks, *, do: Do, unit: str) -> Parts | None:

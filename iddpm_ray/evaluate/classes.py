@@ -119,8 +119,9 @@ def _index(text: str, *, num_classes: int, classes: Sequence[str]) -> int:
         some = ", ".join(classes[:6]) + (" ..." if len(classes) > 6 else "")
         raise SpecError("no class is called so", value=text, fix=f"{closest(text, list(classes))}there are {some}, or indices from 0")
     if named >= 0 and 0 <= number < num_classes and named != number:
+        called = f" ({classes[number]})" if number < len(classes) else ""
         raise SpecError(
-            f"class {text} may be number {number} ({classes[number]}) or the one called {text}, which is number {named}",
+            f"class {text} may be number {number}{called} or the one called {text}, which is number {named}",
             fix="put the index of each picture into a .npy file, which holds numbers alone",
         )
     return number if named < 0 else named

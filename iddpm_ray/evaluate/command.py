@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from iddpm_ray import storage
@@ -20,12 +20,26 @@ def run_program(program: Callable[[argparse.Namespace], int], parser: argparse.A
     """
     try:
         return program(parser.parse_args(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # every store raises its own kinds
+        said = in_words(error)
+        if said is None:
+            raise
+        print(f"error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"interrupted; {GOES_ON}", file=sys.stderr)
         return 130
+
+
+def in_words(error: Exception) -> str | None:
+    """What a person has to mend, or what a store or file system refuses; None for a fault of the program."""
+    if isinstance(error, UserError):
+        return str(error)
+    if not isinstance(error, OSError) and not storage.is_transient(error):
+        return None
+    where = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else None
+    why = storage.reason(error)
+    return why if where is None or where in why else f"{storage.shown(where)}: {why}"
 
 
 def check_urls(wanted: argparse.Namespace, *names: str) -> None:
@@ -63,6 +77,26 @@ def pool_options(wanted: argparse.Namespace) -> dict[str, Any]:
     """What `add_pool` took, as `runtime.chunks.Pool` wants it."""
     names = {"workers": "workers", "cpus": "cpus_per_worker", "gpus": "gpus_per_worker", "threads": "threads", "address": "address"}
     return {name: getattr(wanted, option) for name, option in names.items()}
+
+
+def way(said: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
+    """Fields of section `sample` as a command line sets them, and what then says nothing any more set aside: the run's eta under another
+    method than DDIM, its interval without guidance.
+
+    Args:
+        prefix: of the options' names: `base-`.
+
+    Raises:
+        SpecError: eta is given for another method.
+    """
+    fields = dict(said)
+    if fields.get("method") not in (None, "ddim"):
+        if fields.get("eta"):
+            raise SpecError(f"--{prefix}eta", value=fields["eta"], fix=f"has an effect with --{prefix}method ddim alone")
+        fields["eta"] = 0.0
+    if fields.get("guidance") == 1.0:
+        fields.setdefault("guidance_interval", None)
+    return fields
 
 
 def step(text: str) -> int | str:

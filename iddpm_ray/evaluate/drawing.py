@@ -27,7 +27,7 @@ WAY = ("method", "respacing", "eta", "ema", "guidance", "guidance_interval", "lo
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the bits of a result depend on beside the weights; equal on all workers of a job.
+    """What the bits of a result depend on beside the weights; equal on all workers of a job. By default float32 to the last bit.
 
     Attributes:
         device: `cpu` or `cuda`.
@@ -107,7 +107,7 @@ class Drawing:
 
 
 def make_drawing(source: Source, *, arithmetic: Arithmetic, **wanted: object) -> Drawing:
-    """A drawing whose section `sample` is the run's own but for what is wanted otherwise.
+    """A drawing whose section `sample` is the run's own but for what is wanted otherwise, and for the average, of a file: it holds one set.
 
     Args:
         wanted: fields of section `sample`.
@@ -116,6 +116,8 @@ def make_drawing(source: Source, *, arithmetic: Arithmetic, **wanted: object) ->
         SpecError: what is wanted does not go together with the network; names the field and what would do.
     """
     mapping = to_mapping(source.spec)
+    if source.step is None:
+        mapping["sample"]["ema"] = None
     mapping["sample"] |= {name: as_plain(value) for name, value in wanted.items()}
     spec = load_mapping(mapping)
     drawing = Drawing(Source(source.url, source.name, source.digest, source.step, spec, source.classes), arithmetic)

@@ -11,6 +11,7 @@ from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.evaluate.chunks import Chunks, Work
+from iddpm_ray.evaluate.drawing import Arithmetic
 from iddpm_ray.evaluate.features import FeatureBatch, FeatureFile
 from iddpm_ray.evaluate.generate import Job, Painter
 from iddpm_ray.evaluate.measured import load_rows
@@ -29,6 +30,11 @@ class Gallery(Protocol):
     @property
     def count(self) -> int:
         """How many."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """How many can only be had at once; work is cut between those."""
         ...
 
     def settings(self) -> dict[str, object]:
@@ -50,6 +56,11 @@ class DrawnGallery:
     def count(self) -> int:
         """How many are drawn."""
         return self.job.count
+
+    @property
+    def together(self) -> int:
+        """A batch."""
+        return self.job.batch
 
     def settings(self) -> dict[str, object]:
         """Those of the sampling job."""
@@ -74,6 +85,7 @@ class FileGallery:
     url: str
     count: int
     fingerprint: tuple[tuple[str, int], ...]
+    together: int = 1
 
     def settings(self) -> dict[str, object]:
         """The file, by name and checksums."""
@@ -107,6 +119,7 @@ class RowsGallery:
     side: Side
     count: int
     seed: int = 0
+    together: int = 1
 
     def settings(self) -> dict[str, object]:
         """The data set and which of its rows."""
@@ -133,7 +146,9 @@ class FeatureWorker:
         look, features = self.gallery.open(), self.features.open(self.device)
 
         def work(chunk: int) -> bytes:
-            parts = [features(pictures) for pictures in look(self.chunks.items(chunk)).split(_AT_ONCE)]
+            pictures = look(self.chunks.items(chunk))  # by the arithmetic of whoever draws them
+            with Arithmetic(self.device).applied():
+                parts = [features(some) for some in pictures.split(_AT_ONCE)]
             return encode(
                 {
                     name: torch.cat([torch.from_numpy(getattr(part, name)) for part in parts]).numpy()

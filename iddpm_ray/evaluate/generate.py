@@ -147,11 +147,12 @@ def make_job(
 
     Args:
         count: None for as many as base file or label file have, else 100.
-        labels: None for those of the base file, or those of section `sample`, if the network has classes.
+        labels: None for those of the base file, or where the pictures are drawn with classes those of section `sample`.
         base: a network, or the URL of an npz.
 
     Raises:
-        UserError: a network that enlarges without small pictures, or the other way round; sizes, classes or numbers that do not fit.
+        UserError: a network that enlarges without small pictures, or the other way round; sizes, classes or numbers that do not fit, or
+            small pictures of which nobody says what class they show.
     """
     if drawing.enlarges and base is None:
         raise SpecError(
@@ -168,6 +169,8 @@ def make_job(
     if labels is None and num_classes is not None:
         if file is not None and file.labels is not None:
             labels = of_array(file.labels, num_classes=num_classes)
+        elif file is not None or (isinstance(base, Drawing) and base.source.num_classes is None):
+            raise SpecError("--classes", fix="the base pictures say no class: name the class of each, or balanced for every class in turn")
         else:
             labels = in_turn(drawing.spec.sample.classes, num_classes=num_classes)
     enough = {"the base file": file.shape[0] if file else None, "the file of classes": labels.count if labels else None}

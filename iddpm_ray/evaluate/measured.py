@@ -41,7 +41,13 @@ def other_data(path: str, spec: JobSpec, *, classes: tuple[str, ...]) -> Manifes
     manifest = _built(path, spec, classes=classes)
     check_decoding(manifest, decoding_of(spec))
     if spec.model.class_cond:
-        check_classes(manifest, num_classes=len(classes))
+        known = len(classes) or spec.model.num_classes
+        check_classes(manifest, num_classes=known)
+        if not classes and len(manifest.classes) != known:
+            what = (
+                f"{storage.shown(manifest.root)} has {len(manifest.classes)} of the {known} classes of weights that do not say their names"
+            )
+            raise DataError(what, fix="give pictures of every class, or make a file that knows them with jobs/convert.py import --classes")
     return manifest
 
 

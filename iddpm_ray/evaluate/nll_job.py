@@ -12,6 +12,7 @@ from iddpm_ray import build
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.evaluate.chunks import Chunks, Work
+from iddpm_ray.evaluate.drawing import Arithmetic
 from iddpm_ray.evaluate.measured import load_rows
 from iddpm_ray.evaluate.nll import Pictures, drawn_terms, noise_variance, seeded_noise, whole_bound
 from iddpm_ray.evaluate.npz import decode, encode
@@ -22,7 +23,7 @@ from iddpm_ray.evaluate.trained import Trained
 from iddpm_ray.train.inputs import Augmentation, condition, to_float
 from iddpm_ray.train.sources import decoding_of
 
-FEWEST_CHUNKS = 2  # that a stopping rule looks at
+FEWEST_PICTURES = 32  # whose scatter tells a stopping rule anything
 _TERMS = ("vb", "mse", "xstart_mse")
 
 
@@ -59,7 +60,12 @@ class NllWorker:
         trained = self.subject.open(self.device)
         manifest = manifests.read(self.manifest_url)
         rows = choose_rows(manifest, self.looking.side, count=self.looking.count, seed=self.looking.seed).rows
-        return lambda chunk: make_chunk(trained, manifest, rows, self.looking, chunk, device=torch.device(self.device))
+
+        def work(chunk: int) -> bytes:
+            with Arithmetic(self.device).applied():
+                return make_chunk(trained, manifest, rows, self.looking, chunk, device=torch.device(self.device))
+
+        return work
 
 
 def chunks_a_pass(num_rows: int, batch: int) -> int:
@@ -146,16 +152,30 @@ def measured_drawn(parts: Sequence[bytes], *, population: int, num_timesteps: in
     return Measured(estimate, rows, bpd, prior, variance, {}, by_stratum, forwards, len(rows) * num_timesteps)
 
 
+def first_goal(num_rows: int, batch: int) -> int:
+    """How many chunks a stopping rule looks at first."""
+    return chunks_a_pass(min(FEWEST_PICTURES, num_rows), batch)
+
+
 def enough(measured: Measured, *, target: float) -> bool:
     """Whether the standard error is as small as was asked for."""
     return measured.estimate.standard_error <= target
 
 
-def next_goal(measured: Measured, *, done: int, most: int, target: float) -> int:
-    """How many chunks will probably be enough, given that `done` are not: the square of the error falls as chunks are added."""
+def hopeless(measured: Measured, *, num_rows: int, target: float) -> bool:
+    """Whether further draws cannot make the standard error so small, all chosen pictures having been seen."""
+    return measured.estimate.count == num_rows and measured.estimate.unseen > target
+
+
+def next_goal(measured: Measured, *, done: int, each: int, most: int, target: float) -> int:
+    """How many chunks will probably be enough, given that `done` are not: the square of the error falls as chunks are added.
+
+    Args:
+        each: chunks of a pass; another is begun only after a look at the whole first one.
+    """
     error = measured.estimate.standard_error
     factor = 4.0 if not np.isfinite(error) else min(8.0, max(1.05, 1.1 * (error / target) ** 2))
-    return min(most, max(done + 1, int(np.ceil(done * factor))))
+    return min(most if done >= each else each, max(done + 1, int(np.ceil(done * factor))))
 
 
 def _pictures(trained: Trained, manifest: Manifest, rows: NDArray[np.int64], *, device: torch.device) -> Pictures:

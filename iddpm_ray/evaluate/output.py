@@ -76,13 +76,15 @@ def default_url(job: Job) -> str:
     return storage.join(storage.parent(folder), "generated", name)
 
 
-def is_done(chunks: Chunks, *, form: Format, grid: int | None) -> bool:
-    """Whether the wanted form has been made, and so has the grid if one is wanted."""
+def is_done(job: Job, chunks: Chunks, *, form: Format, grid: int | None) -> bool:
+    """Whether the wanted form has been made and is there, and so is the grid if one is wanted."""
     try:
         done = json.loads(storage.read_bytes(storage.join(chunks.url, DONE)))
     except (FileNotFoundError, ValueError):
         return False
-    return form in done["forms"] and (grid is None or grid in done["grids"])
+    if form not in done["forms"] or not storage.exists(output_url(job, chunks.url, form=form)):
+        return False
+    return grid is None or (grid in done["grids"] and storage.exists(storage.join(chunks.url, GRID)))
 
 
 def write_all(job: Job, chunks: Chunks, *, form: Format, grid: int | None, keep_chunks: bool, progress: Callable[[int, int], None]) -> None:

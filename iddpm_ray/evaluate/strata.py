@@ -106,12 +106,14 @@ class MeanEstimate:
         mean: of the pictures that were looked at.
         standard_error: of it, as an estimate of the mean over the whole set; inf where it cannot be known.
         count, population: pictures looked at, and pictures of the set.
+        unseen: of the standard error, what leaving out pictures makes alone, which no further draw at those looked at can lower.
     """
 
     mean: float
     standard_error: float
     count: int
     population: int
+    unseen: float = 0.0
 
 
 def mean_estimate(values: NDArray[np.float64], variances: NDArray[np.float64], *, population: int) -> MeanEstimate:
@@ -123,8 +125,11 @@ def mean_estimate(values: NDArray[np.float64], variances: NDArray[np.float64], *
     count = len(values)
     fraction = count / population
     between = float(values.var(ddof=1)) if count > 1 else 0.0 if count == population else math.inf
+    within = float(variances.mean())
     unseen = (1 - fraction) * between if fraction < 1 else 0.0
-    return MeanEstimate(float(values.mean()), math.sqrt((unseen + fraction * float(variances.mean())) / count), count, population)
+    alone = (1 - fraction) * max(0.0, between - within) if fraction < 1 else 0.0  # the values vary by their draws too
+    error = math.sqrt((unseen + fraction * within) / count)
+    return MeanEstimate(float(values.mean()), error, count, population, math.sqrt(alone / count))
 
 
 def pooled(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -14,11 +14,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint.commit import Checkpoint, complete
-from iddpm_ray.checkpoint.scores import read_scores
+from iddpm_ray.checkpoint.scores import read_scores, running, say_running
+from iddpm_ray.errors import TrainError
 from iddpm_ray.evaluate.due import next_due
 from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.original import original
-from iddpm_ray.sinks.evaluations import keep_evaluation
 from iddpm_ray.spec.spec import JobSpec
 
 LOOK_SECONDS = 5.0  # between two looks at the run's checkpoints
@@ -41,17 +41,19 @@ class _Evaluator:
     """The process of one evaluation."""
 
     def __init__(self, threads: int) -> None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is first imported
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is first imported: later, for a seat is waited for
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        import torch
-
-        torch.set_num_threads(threads)
+        self._threads = threads
 
     def ready(self) -> None:
         """Answers once the process has its seat."""
 
     def evaluate(self, spec: JobSpec, run_url: str, checkpoint_url: str) -> dict[str, float]:
         """The metrics of a checkpoint."""
+        import torch
+
+        torch.set_num_threads(self._threads)
+
         from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
 
         return evaluate_checkpoint(spec, run_url=run_url, checkpoint_url=checkpoint_url)
@@ -88,6 +90,7 @@ class Evaluations:
     _done: set[str] = field(default_factory=set)
     _tries: dict[str, int] = field(default_factory=dict)
     _running: _Running | None = None
+    _kept: str | None = None
     _looked: float = float("-inf")
     _known: bool = False
 
@@ -141,7 +144,7 @@ class Evaluations:
                         need = self._need()
                         self.show(f"{checkpoint.name} was not evaluated: no node has {need.cpus:g} CPUs and {need.gpus:g} GPUs free")
                         return
-                else:
+                elif self._running.seated is None:
                     patience = time.monotonic() + cluster.patience(self.spec)
             except Exception as error:  # as above
                 self.show(f"warning: evaluations ended: {storage.reason(error)}")
@@ -156,12 +159,22 @@ class Evaluations:
         assert self.every is not None
         if not self._known:
             self._done |= {score.checkpoint.name for score in read_scores(self.run_url)}
+            self._kept = running(self.run_url)  # of a driver that died
             self._known = True
         there = complete(self.run_url)
-        return next_due(there, every=self.every, global_batch=self.spec.train.global_batch, done=self._done, finished=finished)
+        due = next_due(there, every=self.every, global_batch=self.spec.train.global_batch, done=self._done, finished=finished)
+        if self._kept is not None and (due is None or due.name != self._kept):
+            self._keep(None)  # superseded, or done
+        return due
+
+    def _keep(self, name: str | None) -> None:
+        """Says which checkpoint no sweep may delete: the one that was begun, until it is done or another takes its place."""
+        say_running(self.run_url, name)
+        self._kept = name
 
     def _begin(self, checkpoint: Checkpoint, node: str) -> None:
         wanted = self.spec.evaluate
+        self._keep(checkpoint.name)
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus, "scheduling_strategy": here}
         actor: Any = _Evaluator.options(**options).remote(wanted.threads)  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,20 +188,19 @@ class Evaluations:
             return
         if one.seated is not None and ray.wait([one.seated], timeout=0)[0]:
             one.seated = None
+        name = one.checkpoint.name
         if one.seated is not None and time.monotonic() - one.began > SEAT_SECONDS:
             self._end(one)
+            self._failed(name, TrainError(f"its process had no seat within {SEAT_SECONDS:g} s, {MOST_TRIES} times"))
             return
         if not ray.wait([one.metrics], timeout=0)[0]:
             return
-        name = one.checkpoint.name
         try:
             metrics = ray.get(one.metrics)
         except RayTaskError as error:
             self._give_up(name, original(error))
         except RayError as error:  # its process died; what it has done stays
-            self._tries[name] = self._tries.get(name, 0) + 1
-            if self._tries[name] >= MOST_TRIES:
-                self._give_up(name, error)
+            self._failed(name, error)
         else:
             self._done.add(name)
             self._book(one.checkpoint, metrics)
@@ -198,12 +210,20 @@ class Evaluations:
         self._running = None
         ray.kill(one.actor)
 
+    def _failed(self, name: str, error: Exception) -> None:
+        """Counts a try that came to nothing."""
+        self._tries[name] = self._tries.get(name, 0) + 1
+        if self._tries[name] >= MOST_TRIES:
+            self._give_up(name, error)
+
     def _give_up(self, name: str, error: BaseException) -> None:
         self._done.add(name)
         text = next(iter(str(error).strip().splitlines()), type(error).__name__)
         self.show(f"warning: {name} was not evaluated: {storage.without_secrets(text)[:300]}")
 
     def _book(self, checkpoint: Checkpoint, metrics: dict[str, float]) -> None:
+        from iddpm_ray.sinks.evaluations import keep_evaluation  # imports torch, for which an evaluator's process has no time yet
+
         spec = self.spec
         keep_evaluation(self.run_url, checkpoint, metrics, global_batch=spec.train.global_batch, tensorboard=spec.log.tensorboard)
         self.show(f"{checkpoint.name}: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}")

@@ -10,12 +10,13 @@ from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.evaluate.chunks import Chunks, claim
 from iddpm_ray.evaluate.nll_job import (
-    FEWEST_CHUNKS,
     Looking,
     Measured,
     NllWorker,
     chunks_a_pass,
     enough,
+    first_goal,
+    hopeless,
     measured_drawn,
     measured_whole,
     next_goal,
@@ -45,7 +46,7 @@ def run_nll(
     Args:
         folder: where its chunks and results go; None for a folder of the run that only this very job has.
         target_se: of an estimate: the standard error at which to stop. Pictures are drawn anew, in further passes, once all have been
-            looked at, up to the cost of the whole bound.
+            looked at, up to the cost of the whole bound, unless too few were chosen of the side for so small an error.
 
     Raises:
         UserError: what a person has to mend.
@@ -57,6 +58,7 @@ def run_nll(
     passes = 1 if target_se is None else max(1, min(timesteps // (DRAWS_A_PASS * len(strata)), MOST_DRAWS // DRAWS_A_PASS))
     settings = _settings(subject, looking, manifest=manifest, pool=pool)
     folder = folder or storage.join(subject.run_url, "evaluations", f"nll-{subject.source.name}-{_digest(settings)}")
+    storage.check_writable(storage.absolute(folder), field="--out")
     claimed = claim(folder, settings, count=each * looking.batch, size=looking.batch, extension="npz")
     chunks = Chunks(claimed.url, each * looking.batch * passes, looking.batch, "npz")
     manifest_url = storage.join(chunks.url, MANIFEST_FILE)
@@ -71,14 +73,16 @@ def run_nll(
         return measured_drawn(parts, population=chosen.population, num_timesteps=timesteps, **kinds)
 
     def work() -> Measured | None:
-        goal = each if target_se is None else min(FEWEST_CHUNKS, chunks.num_chunks)
+        goal = each if target_se is None else first_goal(len(chosen.rows), looking.batch)
         while True:
             if not run_chunks(only(chunks, goal), worker, pool=pool, unit="pictures"):
                 return None
             found = read(goal)
             if target_se is None or goal == chunks.num_chunks or enough(found, target=target_se):
                 return found
-            goal = next_goal(found, done=goal, most=chunks.num_chunks, target=target_se)
+            if hopeless(found, num_rows=len(chosen.rows), target=target_se):
+                return found
+            goal = next_goal(found, done=goal, each=each, most=chunks.num_chunks, target=target_se)
 
     if pool.workers == 0 or target_se is None:
         found = work()

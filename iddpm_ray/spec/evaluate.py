@@ -23,7 +23,7 @@ class EvaluateSpec(Section):
     inception: str | None = may_change(None, "file of the Inception weights; nothing is downloaded by itself", unit="URL", min_length=1)
     inception_sha256: str | None = may_change(None, "SHA-256 of that file", unit="hexadecimal", pattern=r"^[0-9a-fA-F]{64}$")
     reference: str = may_change(
-        "data", "held against: data, the run's own training pictures, or an npz of statistics or pictures", unit="URL"
+        "data", "held against: data, the run's own training pictures, an npz of statistics or pictures, or a folder of pictures", unit="URL"
     )
     cpus: float = may_change(1.0, "logical CPUs that an evaluation takes, beyond what training has declared", unit="CPUs", gt=0)
     gpus: float = may_change(0.0, "GPUs that an evaluation takes, beyond what training has declared", unit="GPUs", ge=0)

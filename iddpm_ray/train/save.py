@@ -12,7 +12,7 @@ from iddpm_ray.checkpoint.commit import LABELS_FILE, Checkpoint
 from iddpm_ray.checkpoint.fence import check_fence
 from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.checkpoint.saver import AsyncSaver, SaveOutcome
-from iddpm_ray.checkpoint.scores import best_names
+from iddpm_ray.checkpoint.scores import running
 from iddpm_ray.errors import TrainError
 from iddpm_ray.parallel.collective import Group, all_gather_rows, barrier
 from iddpm_ray.sinks.guard import GuardedSinks
@@ -206,13 +206,15 @@ class Saver:
         keep = self._spec.checkpoint
         batch = self._spec.train.global_batch
         every = None if keep.keep_every is None else keep.keep_every.samples(batch, self._kit.clock.rows_per_epoch)
+        evaluated = None if self._spec.evaluate.every is None else running(self._place.url)
         swept = retention.sweep(
             self._place.url,
             attempt=self._place.attempt,
             keep_last=keep.keep_last,
             keep_every=every,
             global_batch=batch,
-            protected=best_names(self._place.url, count=keep.keep_best),
+            protected=() if evaluated is None else (evaluated,),
+            keep_best=keep.keep_best,
             fence=self._fence,
         )
         for problem in swept.failed:

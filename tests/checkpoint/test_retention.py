@@ -11,6 +11,7 @@ from iddpm_ray.checkpoint.attempts import begin_attempt, take_attempt
 from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at, complete, survey
 from iddpm_ray.checkpoint.marker import MARKER
 from iddpm_ray.checkpoint.retention import leftovers, plan, sweep
+from iddpm_ray.checkpoint.scores import write_score
 
 
 def made(*steps: int, attempt: int = 1) -> list[Checkpoint]:
@@ -139,3 +140,17 @@ def test_a_deletion_that_fails_is_reported_and_made_up_for_later(tmp_path: Path)
     assert steps(complete(run)) == [30]  # unmarked first, so half a checkpoint is none
     assert sweep(run, **rules).deleted == ("step-00000010.a0001",)
     assert [stored.checkpoint.step for stored in survey(run)] == [30]
+
+
+def test_the_best_are_kept_of_those_that_are_there_and_in_the_lineage(tmp_path: Path) -> None:
+    run = str(tmp_path)
+    first = begin(run, None)
+    for step in (10, 20, 30, 40):
+        save_alone(run, step, attempt=first)
+    second = begin(run, checkpoint_at(run, step=30, attempt=first))
+    save_alone(run, 50, attempt=second)
+    for step, fid in ((5, 1.0), (10, 4.0), (20, 3.0), (30, 5.0), (40, 2.0)):
+        write_score(run, checkpoint_at(run, step=step, attempt=first).name, {"fid": fid})
+    swept = sweep(run, attempt=second, keep_last=1, keep_every=None, global_batch=10, keep_best=1)
+    assert swept.deleted == ("step-00000010.a0001", "step-00000030.a0001")
+    assert steps(complete(run)) == [50, 40, 20], "20 is the best of the run; 5 is gone, and 40 is no part of it"

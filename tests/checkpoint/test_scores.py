@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from iddpm_ray.checkpoint.scores import best_first, best_names, read_scores, score_url, write_score
+from iddpm_ray.checkpoint.scores import best_first, best_names, read_scores, running, say_running, score_url, write_score
 
 
 def names(steps: list[int]) -> list[str]:
@@ -15,14 +15,15 @@ def test_scores_come_back_in_step_order_and_the_smallest_distance_is_best(tmp_pa
         write_score(url, names([step])[0], {"fid[x]": fid, "is[x]": step})
     assert [score.checkpoint.step for score in read_scores(url)] == [4, 8, 12]
     assert [score.checkpoint.step for score in best_first(read_scores(url))] == [8, 12, 4]
-    assert best_names(url, count=2) == tuple(names([8, 12]))
-    assert best_names(url, count=0) == ()
+    assert best_names(url, count=2, among=names([4, 8, 12])) == tuple(names([8, 12]))
+    assert best_names(url, count=2, among=names([4, 12])) == tuple(names([12, 4])), "8 was deleted"
+    assert best_names(url, count=0, among=names([4])) == ()
 
 
 def test_where_more_is_better_the_largest_is_best(tmp_path: Path) -> None:
     for step, score in ((4, 3.0), (8, 2.0)):
         write_score(str(tmp_path), names([step])[0], {"is[x]": score})
-    assert best_names(str(tmp_path), count=1) == tuple(names([4]))
+    assert best_names(str(tmp_path), count=1, among=names([4, 8])) == tuple(names([4]))
 
 
 def test_other_features_do_not_compete_and_damage_is_passed_over(tmp_path: Path) -> None:
@@ -31,5 +32,19 @@ def test_other_features_do_not_compete_and_damage_is_passed_over(tmp_path: Path)
     write_score(url, names([8])[0], {"fid[x]": 9.0})
     Path(score_url(url, names([12])[0])).write_text("{broken")
     Path(score_url(url, names([12])[0])).with_name("other.json").write_text("{}")
-    assert best_names(url, count=3) == tuple(names([8]))
+    assert best_names(url, count=3, among=names([4, 8, 12])) == tuple(names([8]))
     assert best_first([]) == []
+
+
+def test_the_checkpoint_under_evaluation_is_known_until_it_is_done(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    say_running(url, None)
+    assert running(url) is None
+    say_running(url, names([4])[0])
+    assert running(url) == names([4])[0]
+    say_running(url, names([8])[0])
+    assert running(url) == names([8])[0]
+    (tmp_path / "evaluations" / "running.json").write_text("[")
+    assert running(url) is None
+    say_running(url, None)
+    assert not (tmp_path / "evaluations" / "running.json").exists()

@@ -280,6 +280,7 @@ def test_a_model_of_theirs_that_is_none_of_ours_is_refused_with_the_reason(chang
         ({"trained_betas": [0.1] * 1000}, "trained_betas, 0.0001 to 0.02: neither"),
         ({"prediction_type": "v_prediction"}, "prediction_type=v_prediction: networks here predict"),
         ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr: the schedules here"),
+        ({"variance_type": "learned"}, "variance_type=learned: its network says the variance itself"),
     ],
 )
 def test_a_process_of_theirs_that_is_none_of_ours_is_refused_with_the_reason(change: dict[str, Any], message: str) -> None:

@@ -45,7 +45,9 @@ AROUND = {
 }
 """Flags in whose company another one matters: samples to cut, a loss scale to grow."""
 
-REFUSED = ("resume_checkpoint", "clip_denoised")
+
+def refused(program: str, name: str) -> bool:
+    return name == "resume_checkpoint" or (name == "clip_denoised" and program != "image_nll")
 
 
 def converted(text: str, **options: Any) -> Converted:
@@ -81,7 +83,7 @@ def test_flags_and_defaults_are_the_recorded_ones() -> None:
 def test_every_flag_maps_or_is_named_or_refused_with_the_reason(program: str, name: str) -> None:
     _, kind, default = next(flag for flag in RECORDED[program] if flag[0] == name)
     words = f"{AROUND.get(name, '')} --{name} {other_value(name, kind, default)}"
-    if name in REFUSED:
+    if refused(program, name):
         with pytest.raises(SpecError, match=f"--{name} "):
             converted(words, program=program)
         return
@@ -96,12 +98,17 @@ def test_no_flag_of_guided_diffusion_is_dropped_in_silence(program: str, name: s
     default = guided.PROGRAMS[program][name]
     value = "128" if name == "image_size" else other_value(name, type(default).__name__, default)
     words = f"{AROUND.get(name, '')} --{name} {value}"
-    if name in REFUSED or name.startswith("classifier_"):
+    if refused(program, name) or name.startswith("classifier_"):
         with pytest.raises(SpecError, match=f"--{name} "):
             converted(words, program=program, dialect="guided")
         return
     made = converted(words, program=program, dialect="guided")
     assert made.values != converted(AROUND.get(name, ""), program=program, dialect="guided").values or name in made.remarks
+
+
+def test_a_likelihood_without_clamping_is_said_to_the_program_that_measures() -> None:
+    made = converted("--clip_denoised False", program="image_nll")
+    assert "# --clip_denoised False: said to the program that measures, as `jobs/nll.py --no-clip`, not in a spec" in made.yaml()
 
 
 def test_every_value_of_the_spec_that_a_program_decides_is_written() -> None:

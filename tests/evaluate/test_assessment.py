@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 
 from iddpm_ray.checkpoint.commit import complete
 from iddpm_ray.checkpoint.scores import best_first, read_scores, write_score
+from iddpm_ray.evaluate import gallery
+from iddpm_ray.evaluate.assessed_files import assessment_of_files
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
+from iddpm_ray.evaluate.assessment import assess
+from iddpm_ray.evaluate.chunks import Chunks
+from iddpm_ray.evaluate.features import FeatureBatch
 from iddpm_ray.evaluate.trained import find_source
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
@@ -22,6 +28,9 @@ from iddpm_ray.spec.spec import JobSpec
 main = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "evaluate.py"))["main"]
 FID = "fid[digits-classifier]"
 EVALUATE = {"every": "4 steps", "features": "digits-classifier", "count": 40, "batch": 16}
+
+
+FILES = ["TMP/pictures.npz", "--reference", "TMP/pictures.npz", "--features", "RUN/evaluations/digits-classifier.npz"]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +105,19 @@ def test_a_set_is_at_no_distance_from_itself(tmp_path: Path) -> None:
     assert again == found
 
 
+def test_a_run_is_held_against_a_folder_of_any_size_of_pictures(spec: JobSpec, tmp_path: Path) -> None:
+    pictures = Path(spec.data.path)
+    own = evaluate(run_url(spec), out=tmp_path / "own")
+    same = evaluate(run_url(spec), "--reference", str(pictures), out=tmp_path / "same")
+    assert same["metrics"] == own["metrics"], "the folder holds the very pictures that the run was trained on"
+    for path in pictures.rglob("*.png"):
+        with Image.open(path) as image:
+            (tmp_path / "large").mkdir(exist_ok=True)
+            image.resize((16, 16), Image.Resampling.NEAREST).save(tmp_path / "large" / path.name)
+    large = evaluate(run_url(spec), "--reference", str(tmp_path / "large"), out=tmp_path / "of-large")
+    assert large["reference_pictures"] == NUM_PICTURES
+
+
 def test_checkpoints_are_scored_once_and_the_best_one_is_found(spec: JobSpec) -> None:
     run = run_url(spec)
     scores = {}
@@ -116,6 +138,56 @@ def test_a_command_can_score_a_checkpoint_too(spec: JobSpec, tmp_path: Path) -> 
     (row,) = [row for row in read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl") if row["step"] == 4]
     assert row[FID] == found["metrics"][FID]
     assert row["samples"] == 4 * spec.train.global_batch
+
+
+def test_every_batch_is_drawn_once(spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    draw = gallery.Painter.__call__
+
+    def noting(self: gallery.Painter, indices: torch.Tensor) -> Any:
+        begun.append(int(indices[0]))
+        return draw(self, indices)
+
+    monkeypatch.setattr(gallery.Painter, "__call__", noting)
+    evaluate(run_url(spec), "--count", "400", "--batch", "100", "--respacing", "2", "--keep-chunks", out=tmp_path / "out")
+    assert begun == [0, 100, 200, 300], "chunks of 256 would have drawn the third batch twice"
+    assert len(list((tmp_path / "out" / "chunks").iterdir())) == 2
+
+
+def test_features_are_not_rounded_to_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Weights:
+        def open(self, device: str) -> Any:
+            def features(pictures: torch.Tensor) -> FeatureBatch:
+                seen.append(torch.backends.cudnn.allow_tf32)
+                return FeatureBatch(*(np.zeros((len(pictures), 1), np.float32) for _ in range(3)))
+
+            return features
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as it is when torch is imported
+    np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
+    pictures = gallery.file_gallery(str(tmp_path / "pictures.npz"))
+    gallery.FeatureWorker(pictures, Weights(), Chunks(str(tmp_path), 8, 8, "npz"), "cpu").open()(0)
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    class Weights:
+        def open(self, device: str) -> Any:
+            opened.append(device)
+            return SimpleNamespace(name="x", digest="y", sizes=(1, 1))
+
+    np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
+    file, out = str(tmp_path / "pictures.npz"), str(tmp_path / "out")
+    one = assessment_of_files(file, file, features=Weights(), folder=out, gpu=True)
+    handed: list[Any] = []
+    assert assess(one, lambda chunks, worker, unit: handed.append(worker) is not None) is None
+    assert opened == ["cpu"]
+    assert handed[0].device == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +212,15 @@ def test_a_command_can_score_a_checkpoint_too(spec: JobSpec, tmp_path: Path) -> 
             "reference folder with a folder a class",
         ),
         (["TMP/pictures.npz", "--reference", "TMP/inception.npz", "--guidance", "2"], "--guidance"),
+        (["RUN", "--out", "TMP/bad.npz/x"], "--out is not writable"),
+        (["TMP/pictures.npz", "--reference", "TMP/pictures.npz", "--out", "TMP/bad.npz/x"], "--out is not writable"),
+        (["RUN", "--write-reference", "TMP/bad.npz/x.npz"], "--write-reference is not writable"),
+        (
+            ["RUN", "--inception", "TMP/none.pth"],
+            "--inception .*none.pth.*: has no effect where pictures are compared by digits-classifier",
+        ),
+        ([*FILES, "--inception-sha256", "00"], "--inception-sha256 .*00.*: has no effect where pictures are compared by .*classifier.npz"),
+        ([*FILES, "--batch", "7"], "--batch: is for runs that draw samples"),
         (["TMP/bad.npz", "--reference", "TMP/inception.npz", "--features", "RUN/evaluations/digits-classifier.npz"], "no npz"),
     ],
 )
@@ -155,7 +236,7 @@ def test_what_cannot_be_judged_is_said_in_one_line(
     (tmp_path / "empty").mkdir()
     capsys.readouterr()
     given = [word.replace("RUN", run_url(spec)).replace("TMP", str(tmp_path)) for word in arguments]
-    assert main([*given, "--workers", "0", "--out", str(tmp_path / "out")]) == 2
+    assert main(["--out", str(tmp_path / "out"), *given, "--workers", "0"]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1, error
     assert re.search(says, error), error

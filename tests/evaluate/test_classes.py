@@ -87,3 +87,8 @@ def test_files_that_hold_no_classes_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "floats.npy", np.zeros(3))
     with pytest.raises(DataError, match=r"holds float64 \[3\]"):
         read(str(tmp_path / "floats.npy"))
+
+
+def test_a_number_that_is_also_a_name_is_refused_where_few_classes_have_names() -> None:
+    with pytest.raises(SpecError, match="class 12 may be number 12 or the one called 12, which is number 1"):
+        read_classes("12", num_classes=1000, classes=("1", "12"))

@@ -26,3 +26,14 @@ def test_the_last_one_is_due_when_the_run_is_over() -> None:
     assert due(5, done=(4, 8), finished=True) == 11
     assert due(5, done=(4, 8, 11), finished=True) is None
     assert next_due([], every=40, global_batch=10, done=(), finished=True) is None
+
+
+def test_what_is_evaluated_does_not_depend_on_what_retention_leaves() -> None:
+    points = [checkpoint_at("run", step=step, attempt=1) for step in range(1000, 40_001, 1000)]
+    evaluated: list[str] = []
+    for newest in range(len(points)):
+        there = points[max(0, newest - 2) : newest + 1]  # keep_last: 3
+        found = next_due(there, every=10_000 * 8, global_batch=8, done=evaluated)
+        if found is not None:
+            evaluated.append(found.name)
+    assert evaluated == [points[index].name for index in (9, 19, 29, 39)]

@@ -23,9 +23,10 @@ FAST = {"respacing": "4"}
 
 @dataclass(frozen=True)
 class Runs:
-    """Directories of runs: digits of 8 pixels; others of 4; 8 to 16 without and with noise levels."""
+    """Directories of runs: digits of 8 pixels; the same without classes; others of 4; 8 to 16 without and with noise levels."""
 
     digits: str
+    plain: str
     other: str
     enlarging: str
     noised: str
@@ -39,6 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     sampled = {"every": "2 steps", "count": 3, "respacing": "3", "low_res_noise": 5}
     return Runs(
         digits=trained(root, "digits", model={"class_dropout": 0.2})[1],
+        plain=trained(root, "plain", data={"labels": "none"}, model={"class_cond": False})[1],
         other=trained(root, "other", data={"image_size": 4})[1],
         enlarging=trained(root, "enlarging", model=SUPERRES, data=LARGE)[1],
         noised=trained(root, "noised", model=noised, sample=sampled, data=held_out, log={"validate_every": "2 steps"})[1],
@@ -163,12 +165,24 @@ def test_what_cannot_be_drawn_is_refused(runs: Runs, tmp_path: Path) -> None:
     npz.write_pictures(str(tmp_path / "big.npz"), [np.zeros((3, 9, 9, 1), dtype=np.uint8)], shape=(3, 9, 9, 1), labels=None)
     with pytest.raises(DataError, match="the base pictures are 9 x 9"):
         job(runs.enlarging, base=str(tmp_path / "big.npz"))
-    npz.write_pictures(str(tmp_path / "few.npz"), [np.zeros((3, 8, 8, 1), dtype=np.uint8)], shape=(3, 8, 8, 1), labels=None)
+    small = [np.zeros((3, 8, 8, 1), dtype=np.uint8)]
+    npz.write_pictures(str(tmp_path / "few.npz"), small, shape=(3, 8, 8, 1), labels=np.array([7, 7, 1]))
     with pytest.raises(DataError, match=r"the base file has 3 pictures \(got 10 wanted\): ask for --count 3 or fewer"):
         job(runs.enlarging, base=str(tmp_path / "few.npz"))
     labels = of_array(np.array([0, 1]), num_classes=10)
     with pytest.raises(DataError, match="the file of classes has 2 pictures"):
         make_job(drawing(runs.digits), seed=0, count=3, batch=2, labels=labels, base=None, threads=1)
+
+
+def test_small_pictures_without_a_class_are_given_none(runs: Runs, tmp_path: Path) -> None:
+    url = str(tmp_path / "plain.npz")
+    npz.write_pictures(url, [np.zeros((3, 8, 8, 1), dtype=np.uint8)], shape=(3, 8, 8, 1), labels=None)
+    for base in (url, drawing(runs.plain)):
+        with pytest.raises(SpecError, match="--classes: the base pictures say no class: name the class of each, or balanced"):
+            job(runs.enlarging, base=base, count=None)
+    said = of_array(np.array([7, 7, 1]), num_classes=10)
+    known = make_job(drawing(runs.enlarging), seed=0, count=None, batch=4, labels=said, base=url, threads=1)
+    assert known.labels is said
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ from train.small_run import NUM_PICTURES, run_url, small_spec, start, write_pict
 from iddpm_ray import build
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import DataError
-from iddpm_ray.evaluate.measured import pinned_data
+from iddpm_ray.evaluate import nll_job
+from iddpm_ray.evaluate.measured import other_data, pinned_data
 from iddpm_ray.evaluate.nll import Pictures, seeded_noise, whole_bound
-from iddpm_ray.evaluate.nll_job import Looking, make_chunk, measured_drawn
+from iddpm_ray.evaluate.nll_job import Looking, NllWorker, make_chunk, measured_drawn
 from iddpm_ray.evaluate.rows import choose_rows
 from iddpm_ray.evaluate.strata import make_strata
 from iddpm_ray.evaluate.subject import choose_subject
@@ -126,6 +127,25 @@ def test_an_estimate_stops_at_the_error_asked_for_and_goes_on_to_a_smaller_one(r
     assert fresh["bpd"] == tight["bpd"]
 
 
+def test_a_few_alike_pictures_do_not_end_an_estimate(run: str, tmp_path: Path) -> None:
+    found = nll(run, "--rows", "all", "--batch", "1", "--estimate", "--strata", "4", "--target-se", "100", folder=tmp_path / "out")
+    assert found["pictures"] == 32
+    few = nll(run, "--rows", "all", "--count", "3", "--estimate", "--strata", "4", "--target-se", "100", folder=tmp_path / "few")
+    assert few["pictures"] == 3
+
+
+def test_an_error_that_the_pictures_left_out_make_alone_ends_it_after_one_pass(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--rows", "all", "--count", "12", "--batch", "4", "--estimate", "--strata", "4", "--target-se", "1e-4")
+    found = nll(run, *arguments, folder=tmp_path / "out")
+    assert found["pictures"] == 12
+    assert found["forwards"] == 12 * 4 * 2, "not the cost of the whole bound"
+    told = capsys.readouterr().out
+    assert re.search(r"the standard error 0.0001 cannot be had: the pictures left out alone make 0\.\d+; raise --count", told), told
+    assert "whole bound; that needs" not in told
+
+
 def test_more_passes_are_new_draws_of_the_same_pictures(run: str) -> None:
     subject = choose_subject(run)
     manifest = pinned_data(run, subject.spec)
@@ -148,6 +168,31 @@ def test_other_pictures_can_be_measured(run: str, tmp_path: Path) -> None:
     assert found["side"] == "all"
 
 
+def test_no_product_is_rounded_to_tf32(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def noting(*_: object, **__: object) -> bytes:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return b""
+
+    monkeypatch.setattr(nll_job, "make_chunk", noting)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as it is when torch is imported
+    NllWorker(choose_subject(run), Looking("all", None, 0, 0, 8), f"{run}/manifest.arrow", "cpu").open()(0)
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_weights_without_names_of_classes_know_pictures_of_all_of_them(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    spec = small_spec(tmp_path, model={"num_classes": 10})
+    found = other_data(spec.data.path, spec, classes=())
+    assert found.classes == tuple("0123456789")
+    (tmp_path / "pictures" / "3").rename(tmp_path / "3")
+    with pytest.raises(DataError, match="has 9 of the 10 classes of weights that do not say their names"):
+        other_data(spec.data.path, spec, classes=())  # 4 would be taken for 3
+    assert other_data(spec.data.path, spec, classes=tuple("0123456789")).labels.max() == 9
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -157,6 +202,7 @@ def test_other_pictures_can_be_measured(run: str, tmp_path: Path) -> None:
         (["--step", "77"], "no checkpoint of that step"),
         (["--count", "4000"], "has .* validation rows"),
         (["--data", "/nowhere/at/all"], "nowhere/at/all"),
+        (["--out", "/dev/null/x"], r"--out is not writable.*/dev/null/x"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(

@@ -72,16 +72,18 @@ def test_the_estimate_is_unbiased_and_its_error_is_what_it_says() -> None:
 def test_the_standard_error_of_a_subset_counts_the_pictures_left_out() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(3.0, 0.5, size=60)
-    squares, said = [], []
+    squares, said, alone = [], [], []
     for _ in range(2000):
         seen = rng.choice(60, size=20, replace=False)
         noisy = population[seen] + rng.normal(0, 0.3, size=20)
         estimate = mean_estimate(noisy, np.full(20, 0.09), population=60)
         squares.append((estimate.mean - population.mean()) ** 2)
         said.append(estimate.standard_error**2)
+        alone.append(estimate.unseen**2)
+    assert np.mean(alone) == pytest.approx((1 - 20 / 60) * population.var(ddof=1) / 20, rel=0.1), "without what the draws add"
     assert np.mean(squares) == pytest.approx(np.mean(said), rel=0.1)
     whole = mean_estimate(population, np.zeros(60), population=60)
-    assert whole.standard_error == 0
+    assert whole.standard_error == whole.unseen == 0
     assert mean_estimate(population[:1], np.zeros(1), population=60).standard_error == math.inf
 
 

@@ -125,6 +125,28 @@ def test_flags_become_a_spec(program: ModuleType, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--classes", "{tmp}/bad.json"], "{tmp}/bad.json is no JSON list of names"),
+        (["--classes", "{tmp}/deep.json"], "{tmp}/deep.json is no JSON list of names"),
+        (["--classes", "{tmp}/latin.txt"], "{tmp}/latin.txt is not text"),
+        (["--classes", "{tmp}/none.txt"], "cannot read the classes in {tmp}/none.txt (it does not exist)"),
+        (["--flags", "--data_dir 'x"], "--flags (got --data_dir 'x): no closing quotation"),
+    ],
+)
+def test_what_goes_with_the_weights_and_cannot_be_read_is_named(
+    program: ModuleType, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    (tmp_path / "bad.json").write_text('["cat", ')
+    (tmp_path / "deep.json").write_text('["cat", ["dog"]]')
+    (tmp_path / "latin.txt").write_bytes("Käfer".encode("latin-1"))
+    code, _, err = call(program, capsys, "import", run, tmp_path / "x.pt", *(word.format(tmp=tmp_path) for word in words))
+    assert code == 2
+    assert err.startswith(f"error: {message.format(tmp=tmp_path)}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (
             ["export", "{run}", "{tmp}/x.pt", "--step", "77"],
             "no checkpoint of that step (got 77): there are 2, 1, newest first",

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder, "digits")
     trained(folder, "other", data={"image_size": 4})
     trained(folder, "plain", data={"labels": "none"}, model={"class_cond": False})
+    trained(folder, "rounded", optim={"precision": "bf16"})
+    trained(folder, "averaged", sample={"ema": 0.9})
+    guided = {"method": "ddim", "eta": 0.5, "guidance": 2.0, "guidance_interval": [2, 9]}
+    trained(folder, "guided", model={"class_dropout": 0.2}, sample=guided)
     trained(folder, "enlarging", model=SUPERRES, data=LARGE)
     return folder
 
@@ -83,6 +88,16 @@ def test_the_result_goes_into_the_run_under_a_name_of_its_own(root: Path, capsys
     assert capsys.readouterr().err.count("2 of 2 pictures written") == 2  # the third time there was nothing to do
 
 
+@pytest.mark.parametrize(("form", "name"), [("npz", "samples_2x8x8x1.npz"), ("npz", "grid.png"), ("png", "samples")])
+def test_what_was_deleted_is_made_again(root: Path, tmp_path: Path, form: str, name: str) -> None:
+    command = [run(root), "--count", "2", *HERE, "--out", str(tmp_path), "--format", form, "--grid", "2"]
+    assert sample(command) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*.png")} or (tmp_path / name).read_bytes()
+    shutil.rmtree(tmp_path / name) if form == "png" else (tmp_path / name).unlink()
+    assert sample(command) == 0
+    assert before == ({path: path.read_bytes() for path in (tmp_path / name).rglob("*.png")} or (tmp_path / name).read_bytes())
+
+
 def test_a_dry_run_says_what_would_be_drawn_and_starts_nothing(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [
         run(root),
@@ -105,6 +120,39 @@ def test_a_dry_run_says_what_would_be_drawn_and_starts_nothing(root: Path, tmp_p
     assert not (tmp_path / "x").exists()
 
 
+def test_a_run_can_be_drawn_otherwise_than_its_spec_says(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = runpy.run_path(str(ROOT / "jobs" / "evaluate.py"))["main"]
+    for method in ("ddpm", "dpmpp"):
+        assert sample([run(root, "guided"), "--dry-run", "--method", method]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said == {**said, "method": method, "eta": 0.0, "guidance": 2.0, "guidance_interval": [2, 9]}
+    assert sample([run(root, "guided"), "--dry-run", "--guidance", "1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {**said, "method": "ddim", "eta": 0.5, "guidance": 1.0, "guidance_interval": None}
+    cascade = [run(root, "enlarging"), "--base", run(root, "guided"), "--base-method", "ddpm", "--base-guidance", "1"]
+    assert sample([*cascade, "--dry-run"]) == 0
+    said = json.loads(capsys.readouterr().out)["base"]
+    assert said == {**said, "method": "ddpm", "eta": 0.0, "guidance": 1.0, "guidance_interval": None}
+    few = ["--count", "8", "--features", "digits-classifier", "--respacing", "2", "--workers", "0"]
+    assert judge([run(root, "guided"), *few, "--method", "ddpm", "--guidance", "1"]) == 0
+
+
+def test_an_exported_average_is_drawn_from_as_it_is(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert = runpy.run_path(str(ROOT / "jobs" / "convert.py"))["main"]
+    file = str(tmp_path / "average.safetensors")
+    assert convert(["export", run(root, "averaged"), file, "--weights", "0.9"]) == 0
+    common = ["--count", "4", *HERE, "--out"]
+    assert sample([run(root, "averaged"), *common, str(tmp_path / "run")]) == 0
+    assert sample([file, *common, str(tmp_path / "file")]) == 0
+    of_run, of_file = (arrays(tmp_path / name, "samples_4x8x8x1.npz")["arr_0"] for name in ("run", "file"))
+    assert np.array_equal(of_run, of_file)
+    capsys.readouterr()
+    assert sample([run(root, "enlarging"), "--base", file, "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["base"]["ema"] is None
+    assert sample([file, "--ema", "0.9", "--dry-run"]) == 2
+    assert "a file holds one set of weights" in capsys.readouterr().err
+
+
 def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
     command = [run(root, "enlarging"), "--base", run(root, "digits"), "--base-respacing", "3", "--base-ema", "0.9", "--count", "5", *HERE]
     assert sample([*command, "--out", str(tmp_path), "--grid", "5"]) == 0
@@ -113,6 +161,27 @@ def test_a_cascade_is_one_command(root: Path, tmp_path: Path) -> None:
     with Image.open(tmp_path / "grid.png") as grid:
         assert grid.size == (5 * (64 + 2) + 2, 32 + 4)  # small and large side by side
     assert json.loads((tmp_path / "job.json").read_text())["base"]["respacing"] == "3"
+
+
+def test_each_network_of_a_cascade_computes_as_it_would_alone(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cascade = [run(root, "enlarging"), "--count", "4", *HERE, "--base"]
+    assert sample([run(root, "rounded"), "--count", "4", *HERE, "--out", str(tmp_path / "base")]) == 0
+    assert sample([*cascade, str(tmp_path / "base" / "samples_4x8x8x1.npz"), "--out", str(tmp_path / "two")]) == 0
+    assert sample([*cascade, run(root, "rounded"), "--base-respacing", "4", "--out", str(tmp_path / "one")]) == 0
+    one, two = (arrays(tmp_path / name, "samples_4x16x16x1.npz")["arr_0"] for name in ("one", "two"))
+    assert np.array_equal(one, two)
+    said = json.loads((tmp_path / "one" / "job.json").read_text())
+    assert (said["precision"], said["base"]["precision"]) == ("float32", "bf16")
+    capsys.readouterr()
+    assert sample([*cascade, run(root, "rounded"), "--precision", "float32", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["base"]["precision"] == "float32"
+
+
+def test_a_network_that_enlarges_is_not_evaluated_without_pictures(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = runpy.run_path(str(ROOT / "jobs" / "evaluate.py"))["main"]
+    assert judge([run(root, "enlarging"), "--features", "digits-classifier", "--workers", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "enlarges pictures, and there are none here: draw some with jobs/sample.py --base, and evaluate their npz" in error
 
 
 @pytest.mark.slow
@@ -152,6 +221,8 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("digits", ["--respacing", "21"], "asks for 21 timesteps where there are 20"),
         ("digits", ["--eta", "0.5", "--method", "dpmpp"], "--eta (got 0.5): has an effect with --method ddim alone"),
         ("digits", ["--eta", "1.5", "--method", "ddim"], "sample.eta"),
+        ("digits", ["--eta", "0.5"], "sample.eta (got 0.5): has no effect without sample.method=ddim"),
+        ("guided", ["--guidance", "1", "--guidance-interval", "2,9"], "sample.guidance_interval"),
         ("digits", ["--guidance-interval", "5,2"], "sample.guidance_interval"),
         ("digits", ["--base-method", "ddim"], "--base-method: says how the run given as --base draws, and there is none"),
         ("digits", ["--base-noise", "3"], "sample.low_res_noise (got 3): should be at most model.low_res_noise, 0"),
@@ -160,6 +231,9 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("enlarging", ["--base", "other"], "the base pictures are 4 x 4 of 1 channels: the network enlarges pictures of 8 x 8"),
         ("digits", ["--out", "s3://key:secret@bucket/x"], "out holds credentials"),
         ("digits", ["--spec", "x.yaml"], "is for files of weights alone"),
+        ("digits/spec.yaml", [], "a file that is neither weights nor part of a checkpoint"),
+        ("digits/spec.yaml", ["--step", "best"], "a file that is neither weights nor part of a checkpoint"),
+        ("digits/spec.yaml/more", [], "digits/spec.yaml/more"),
     ],
 )
 def test_a_wrong_request_is_one_line(

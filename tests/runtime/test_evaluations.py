@@ -1,5 +1,7 @@
 """Evaluations beside training: only in free room, the newest alone, given up when training wants the room, gone on with, and in time."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +13,8 @@ import ray
 from runtime.started_job import Job
 from train.small_run import run_url, small_spec, start, write_pictures
 
-from iddpm_ray.checkpoint.commit import complete
-from iddpm_ray.checkpoint.scores import read_scores
+from iddpm_ray.checkpoint.commit import Checkpoint, complete
+from iddpm_ray.checkpoint.scores import read_scores, running
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
 from iddpm_ray.evaluate.measured import pinned_data
 from iddpm_ray.evaluate.nll_job import Looking
@@ -23,6 +25,7 @@ from iddpm_ray.runtime.evaluations import Evaluations, Need, free_node
 from iddpm_ray.runtime.nll import run_nll
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.spec.text import load_mapping, to_mapping
 
 FID = "fid[digits-classifier]"
 
@@ -77,6 +80,7 @@ def test_an_evaluation_that_was_ended_goes_on_and_finds_what_an_undisturbed_one_
     tick_until(one, lambda: len(chunks()) > 0)
     one.make_room()
     assert read_scores(run_url(spec)) == []
+    assert running(run_url(spec)) == "step-00000008.a0001", "it is to go on, so that it must stay"
     kept = {path: path.stat().st_mtime_ns for path in chunks()}
     one.tick()
     tick_until(one, lambda: len(chunks()) > len(kept) or bool(read_scores(run_url(spec))))
@@ -87,6 +91,7 @@ def test_an_evaluation_that_was_ended_goes_on_and_finds_what_an_undisturbed_one_
     one.finish()
     (score,) = read_scores(run_url(spec))
     assert score.checkpoint.step == 8, "that of step 4 was superseded"
+    assert running(run_url(spec)) is None
     assert not chunks()
     twin = trained(tmp_path / "twin")
     newest = complete(run_url(twin))[0]
@@ -170,6 +175,69 @@ def test_a_run_without_evaluations_asks_nobody(tmp_path: Path) -> None:
     one.tick()
     one.make_room()
     one.finish()
+
+
+def unseated(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Evaluations, list[str], list[str]]:
+    """Evaluations on a cluster whose processes never say that they have a seat, what is shown, and which were begun."""
+    one, said = beside(spec, monkeypatch)
+    begun: list[str] = []
+    never: Any = object()
+
+    def begin(self: Evaluations, checkpoint: Checkpoint, node: str) -> None:
+        self._keep(checkpoint.name)
+        begun.append(checkpoint.name)
+        self._running = evaluations._Running(checkpoint, never, never, never, time.monotonic())
+
+    monkeypatch.setattr(evaluations, "SEAT_SECONDS", 0.05)
+    monkeypatch.setattr(evaluations.ray, "wait", lambda references, timeout: ([], references))
+    monkeypatch.setattr(evaluations.ray, "kill", lambda actor: None)
+    monkeypatch.setattr(evaluations, "free_node", lambda need, declared: "node")
+    monkeypatch.setattr(evaluations, "declared", lambda spec: Need(0, 0))
+    monkeypatch.setattr(Evaluations, "_begin", begin)
+    return one, said, begun
+
+
+@pytest.mark.timeout(60)
+def test_an_evaluation_whose_processes_find_no_seat_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, said, begun = unseated(trained(tmp_path), monkeypatch)
+    one.finish()
+    assert begun == ["step-00000008.a0001"] * evaluations.MOST_TRIES
+    assert said[-1] == "warning: step-00000008.a0001 was not evaluated: its process had no seat within 0.05 s, 3 times"
+    assert running(run_url(one.spec)) is None
+
+
+@pytest.mark.timeout(60)
+def test_a_checkpoint_under_evaluation_is_not_swept_and_one_that_is_no_longer_due_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = trained(tmp_path)
+    one, _, begun = unseated(spec, monkeypatch)
+    one.tick()
+    assert begun == ["step-00000008.a0001"]
+    further: dict[str, Any] = {"train": {"duration": "16 steps"}, "checkpoint": {"keep_last": 1}}
+    start(altered(spec, **further))
+    there = {checkpoint.step for checkpoint in complete(run_url(spec))}
+    assert there == {8, 16}, "the driver that evaluates step 8 may have died; its successor knows"
+    successor, _, begun = unseated(spec, monkeypatch)
+    successor.tick()
+    assert begun == ["step-00000016.a0002"]
+    assert running(run_url(spec)) == "step-00000016.a0002"
+
+
+def altered(spec: JobSpec, **sections: dict[str, Any]) -> JobSpec:
+    mapping = to_mapping(spec)
+    return load_mapping({**mapping, **{name: {**mapping[name], **fields} for name, fields in sections.items()}})
+
+
+def test_a_process_takes_its_seat_before_it_imports_torch() -> None:
+    program = (
+        "import os, sys\n"
+        "from iddpm_ray.runtime.evaluations import _Evaluator\n"
+        "_Evaluator.__ray_metadata__.modified_class(3).ready()\n"
+        "assert os.environ['OMP_NUM_THREADS'] == '3'\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.slow
