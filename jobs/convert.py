@@ -60,6 +60,7 @@ def _convert(wanted: argparse.Namespace) -> None:
         overwrite=wanted.overwrite,
         respacing=wanted.respacing,
         tolerance=wanted.tolerance,
+        use_up=True,
     )
     print(f"wrote {storage.shown(wanted.to)}")
 
