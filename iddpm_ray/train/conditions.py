@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import PIL
 import torch
+from torch.cuda import nccl
 
 import iddpm_ray
 from iddpm_ray.parallel.collective import all_gather_rows
@@ -36,7 +37,7 @@ def _of_gpus(host: str, *, device: torch.device) -> dict[str, str]:
         "machine of each rank": machines(host, device=device),
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
-        "nccl": ".".join(str(number) for number in torch.cuda.nccl.version()),
+        "nccl": ".".join(str(number) for number in nccl.version()),
     }
 
 
