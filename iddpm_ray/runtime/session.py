@@ -14,6 +14,7 @@ import ray.train.torch
 import torch
 from ray.actor import ActorHandle
 
+from iddpm_ray.runtime.drains import Drains
 from iddpm_ray.runtime.pulse import Pulse
 from iddpm_ray.train.session import Notice, Wish
 
@@ -34,7 +35,7 @@ class RaySession:
     rank: int
     world_size: int
     device: torch.device
-    may_be_preempted: bool = False
+    drains: Drains | None = None
     _wish: Wish = Wish.NONE
     _pending: Any = None
     _asked: float = 0.0
@@ -45,14 +46,17 @@ class RaySession:
     _report: Callable[[], Mapping[str, Any]] | None = None
 
     @classmethod
-    def here(cls, board: ActorHandle, *, may_be_preempted: bool) -> "RaySession":
-        """The session of the worker that calls; from now on its pulse goes to the board.
+    def here(cls, board: ActorHandle, *, may_be_preempted: bool, timeout_s: float) -> "RaySession":
+        """The session of the worker that calls; from now on its pulse goes to the board. A collective where machines can be drained.
 
         Args:
             may_be_preempted: whether machines of this cluster can be drained.
+            timeout_s: bound of the ranks' exchanges about that.
         """
         context = ray.train.get_context()
-        session = cls(board, context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device(), may_be_preempted)
+        rank = context.get_world_rank()
+        drains = Drains.here(rank=rank, timeout_s=timeout_s) if may_be_preempted else None
+        session = cls(board, rank, context.get_world_size(), ray.train.torch.get_device(), drains)
         threading.Thread(target=session._beat, name="pulse", daemon=True).start()
         return session
 
@@ -68,21 +72,25 @@ class RaySession:
             self._pending = None
         wish = self._wish
         self._wish &= ~Wish.SAVE
-        if self.may_be_preempted and now - self._looked > LOOK_SECONDS:
+        if self.drains is not None and now - self._looked > LOOK_SECONDS:
             self._looked = now
             wish |= Wish.LOOK
         return wish
 
     def notice(self) -> Notice | None:
-        """What Ray knows of machines that are being drained; a barrier of a few milliseconds."""
+        """What Ray knows of machines that are being drained, by its watcher or before that has started; a few milliseconds, together."""
         info = ray.train.get_preemption_info()
-        if info is None:
+        if info is not None:
+            ranks, deadline_ms = tuple(sorted(info.preempted_ranks)), info.deadline_ms
+        elif self.drains is not None and (found := self.drains.look()) is not None:
+            ranks, deadline_ms = found
+        else:
             return None
         if self._noticed is None:
             self._noticed = time.time()
         # A drain without a deadline has none, or 0; once Ray learns of one it is news, however late it is.
-        told = info.deadline_ms / 1000 if info.deadline_ms else self._noticed + UNKNOWN_DEADLINE_S
-        return Notice(told - time.time() - FAREWELL_S, tuple(sorted(info.preempted_ranks)), float(info.deadline_ms or math.inf))
+        told = deadline_ms / 1000 if deadline_ms else self._noticed + UNKNOWN_DEADLINE_S
+        return Notice(told - time.time() - FAREWELL_S, ranks, float(deadline_ms or math.inf))
 
     def phase(self, name: str) -> None:
         """Remembers where this rank is, for its next pulse."""

@@ -42,7 +42,8 @@ def run(config: dict[str, Any]) -> "Outcome":
     assignment: Assignment = config["assignment"]
     # cuBLAS reads this when its first handle is made; without it torch refuses to be deterministic on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    session = RaySession.here(assignment.board, may_be_preempted=assignment.may_be_preempted)
+    timeout_s = assignment.spec.cluster.collective_timeout_s
+    session = RaySession.here(assignment.board, may_be_preempted=assignment.may_be_preempted, timeout_s=timeout_s)
     reference = assignment.manifest[0]
     manifest = manifests.from_bytes(ray.get(reference))
     local = LocalSources.of(assignment.spec, manifest, rank=session.rank, world_size=session.world_size)

@@ -20,6 +20,7 @@ from iddpm_ray.spec.text import dump_yaml
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
+KEPT = ("RAY_AUTH_MODE", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER")
 
 
 class Job:
@@ -29,7 +30,7 @@ class Job:
         path = folder / f"{spec.run.name}.yaml"
         path.write_text(dump_yaml(spec))
         self.scratch = Path(tempfile.mkdtemp(prefix="rj", dir="/tmp"))  # sockets need a short path
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name == "RAY_AUTH_MODE"}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in KEPT}
         environment |= {"RAY_TMPDIR": str(self.scratch), "RAY_worker_niceness": "0", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "jobs/train.py", str(path), *changes],

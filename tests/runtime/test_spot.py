@@ -47,9 +47,12 @@ def stop(job: Job) -> None:
     assert job.ends() == 0, job.text
 
 
-@pytest.mark.parametrize("which", ["one", "other", "both"])
-def test_a_notice_of_twelve_seconds_costs_no_step(tmp_path: Path, machines: Machines, which: str) -> None:
+@pytest.mark.parametrize("which", ["one", "other", "both", "both, before Ray watches"])
+def test_a_notice_of_twelve_seconds_costs_no_step(tmp_path: Path, machines: Machines, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two machines is rank 0's; the replacement comes while the old machine still lives."""
+    if which.endswith("watches"):
+        monkeypatch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+        which = "both"
     machines.add()
     machines.add()
     spec = spot_spec(tmp_path, which, machines, cluster={"workers": 2})
