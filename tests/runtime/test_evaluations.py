@@ -241,23 +241,23 @@ def test_a_process_takes_its_seat_before_it_imports_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_job_evaluates_beside_training_and_once_more_at_its_end(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     spec = small_spec(
         tmp_path,
         data={"cpus_per_task": 0.25},
-        train={"duration": "15000 steps"},
-        checkpoint={"every": "2500 steps", "keep_last": 1, "keep_best": 1},
+        train={"duration": "10000 steps"},
+        checkpoint={"every": "2000 steps", "keep_last": 1, "keep_best": 1},
         log={"every": "500 steps", "tensorboard": False},
         sample={"respacing": "4"},
-        evaluate={"every": "2500 steps", "features": "digits-classifier", "count": 200, "cpus": 0.5},
+        evaluate={"every": "2000 steps", "features": "digits-classifier", "count": 200, "cpus": 0.5},
         cluster={"cpus_per_worker": 0.5},
     )
     with Job(spec, tmp_path) as job:
         assert job.ends() == 0, job.text
     rows = read_rows(f"{run_url(spec)}/metrics/evaluations.jsonl")
-    assert rows[-1]["step"] == 15000
+    assert rows[-1]["step"] == 10000
     assert len(rows) > 1, job.text
     best = min(rows, key=lambda row: float(row[FID]))
     assert best["step"] in {one.step for one in complete(run_url(spec))}, "the best one is kept"
