@@ -37,8 +37,7 @@ def live(run_url: str, step: int, report: str, gate: str = "") -> None:
         if gate and gate in name and not stopped:
             stopped.append(name)
             os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.2)  # another thread may be the one that takes the signal, and stops this one a moment later
-            time.sleep(0.05)  # a signal takes a moment to stop the thread that sent it
+            time.sleep(0.5)  # a signal takes a moment, on a busy machine a long one, to stop the thread that sent it
 
     put, write_whole, write_checked, delete = writer._put, storage.write_whole, storage.write_checked, storage.delete
 
