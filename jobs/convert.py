@@ -1,36 +1,27 @@
 """Moves networks to and from other formats, and flags into a spec: `python jobs/convert.py import|export|inspect|flags ...`."""
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Sequence
-from typing import Literal
 
-from iddpm_ray import presets, storage
-from iddpm_ray.convert.model import Given, flat
-from iddpm_ray.errors import DataError, SpecError
+from iddpm_ray import storage
+from iddpm_ray.checkpoint.found import steps_of
+from iddpm_ray.convert.command import open_wanted, parse, parser, spec_of_flags
+from iddpm_ray.convert.source import describe
+from iddpm_ray.convert.write import write_model
+from iddpm_ray.evaluate.best import best_step
 from iddpm_ray.evaluate.command import in_words
-from iddpm_ray.spec.overrides import override
-from iddpm_ray.spec.text import parse_yaml, to_mapping
-
-SOURCE = "a run, one of its checkpoints, a .pt or .safetensors file, a folder of diffusers, or hf://org/name@revision; at any fsspec URL"
 
 
 def main(argv: Sequence[str]) -> int:
     """Converts; returns 0, or 2 if what was asked for cannot be done."""
-    own, _, words = (list(argv), "", []) if "--" not in argv else (list(argv[: argv.index("--")]), "--", list(argv[argv.index("--") + 1 :]))
-    parser = _parser()
-    wanted, fields = parser.parse_known_args(own)  # fields may stand behind options, which argparse would not take
-    if any(word.startswith("-") for word in fields) or (fields and wanted.command == "inspect"):
-        parser.error(f"unrecognized arguments: {' '.join(fields)}")
-    wanted.fields = [*getattr(wanted, "fields", []), *fields]
+    wanted = parse(argv, parser(__doc__))
     try:
         match wanted.command:
             case "flags":
-                _flags(wanted, words)
+                print(spec_of_flags(wanted).yaml(), end="")
             case "inspect":
-                _inspect(wanted)
+                print(describe(wanted.source))
             case _:
                 _convert(wanted)
     except Exception as error:  # every store raises its own kinds
@@ -43,15 +34,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _convert(wanted: argparse.Namespace) -> None:
-    from iddpm_ray.convert.source import open_model  # torch is imported only once the command line is understood
-    from iddpm_ray.convert.write import write_model
-
-    weights = _weights(wanted.weights)
-    classes = [] if wanted.classes is None else _names(wanted.classes)
-    which = _best(wanted.source) if wanted.step == "best" else wanted.step
-    model = open_model(
-        wanted.source, given=_given(wanted), which=which, weights=weights, classes=classes, classes_source=wanted.classes or ""
-    )
+    which = wanted.step if wanted.step != "best" else best_step(wanted.source, steps=[one.step for one in steps_of(wanted.source)])
+    model = open_wanted(wanted, which=which)
     print(f"from {model.origin}", flush=True)
     write_model(
         model,
@@ -63,135 +47,6 @@ def _convert(wanted: argparse.Namespace) -> None:
         use_up=True,
     )
     print(f"wrote {storage.shown(wanted.to)}")
-
-
-def _best(run: str) -> int:
-    """The step that a run's own measurements found best."""
-    from iddpm_ray.checkpoint.found import steps_of
-    from iddpm_ray.evaluate.best import best_step
-
-    return best_step(run, steps=[one.step for one in steps_of(run)])
-
-
-def _step(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
-def _weights(text: str) -> Literal["raw"] | float:
-    try:
-        return "raw" if text == "raw" else float(text)
-    except ValueError:
-        raise SpecError("--weights", value=text, fix="should be raw or a rate, such as 0.9999") from None
-
-
-def _inspect(wanted: argparse.Namespace) -> None:
-    from iddpm_ray.convert.source import describe
-
-    print(describe(wanted.source))
-
-
-def _flags(wanted: argparse.Namespace, words: Sequence[str]) -> None:
-    from iddpm_ray.convert.flags import parse_command, to_spec
-
-    command = parse_command(words, dialect=wanted.dialect, program=wanted.program)
-    converted = to_spec(command, processes=wanted.processes, given=_overrides(wanted.fields))
-    print(converted.yaml(), end="")
-
-
-def _given(wanted: argparse.Namespace) -> Given:
-    """What is said of weights that do not know themselves; at most one whole spec."""
-    values = _overrides(wanted.fields)
-    bases = [name for name in ("preset", "spec", "flags") if getattr(wanted, name) is not None]
-    if len(bases) > 1:
-        raise SpecError(f"--{bases[0]} and --{bases[1]} were both given", fix="give the one that says more, and fields besides")
-    if wanted.preset is not None:
-        return Given(values, parse_yaml(presets.text(wanted.preset), source=wanted.preset), f"preset {wanted.preset}")
-    if wanted.spec is not None:
-        from iddpm_ray.cli import read_spec
-
-        return Given(values, to_mapping(read_spec(wanted.spec)), storage.shown(wanted.spec))
-    if wanted.flags is not None:
-        from iddpm_ray.convert.flags import parse_command, to_spec
-
-        try:
-            words = shlex.split(wanted.flags)
-        except ValueError as error:
-            raise SpecError("--flags", value=wanted.flags, fix=f"{str(error).lower()}: quote as a shell does") from None
-        command = parse_command(words, dialect=wanted.dialect, program=wanted.program)
-        return Given(values, to_spec(command, processes=1).mapping(), "--flags")
-    return Given(values)
-
-
-def _overrides(words: Sequence[str]) -> dict[str, object]:
-    mapping: dict[str, object] = {}
-    for word in words:
-        if "=" not in word:
-            raise SpecError(f"{word} is no section.key=value", fix="such as data.image_size=64")
-        mapping = override(mapping, word)
-    return flat(mapping)
-
-
-def _names(url: str) -> list[str]:
-    """Class names out of a JSON list, or a text with one a line.
-
-    Raises:
-        DataError: it cannot be read, or is neither.
-    """
-    shown, fix = storage.shown(url), "name a file with a name a line, or a JSON list of names"
-    try:
-        text = storage.read_bytes(url).decode()
-    except UnicodeDecodeError:
-        raise DataError(f"{shown} is not text", fix=fix) from None
-    except Exception as error:  # as above
-        raise DataError(f"cannot read the classes in {shown} ({storage.reason(error)})", fix=fix) from None
-    if not text.lstrip().startswith("["):
-        return [line.strip() for line in text.splitlines() if line.strip()]
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        names = [None]
-    if not all(isinstance(name, str | int) for name in names):
-        raise DataError(f"{shown} is no JSON list of names", fix=fix)
-    return [str(name) for name in names]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="import|export|inspect|flags")
-    importing = commands.add_parser("import", help="weights of others as a .safetensors file that knows its spec, or in any other format")
-    exporting = commands.add_parser(
-        "export", help="a run or file as OpenAI's .pt, a folder of diffusers, or .safetensors with a model card"
-    )
-    inspecting = commands.add_parser("inspect", help="what a source tells of its network")
-    flags = commands.add_parser("flags", help="command lines of improved-diffusion and guided-diffusion as a spec")
-    inspecting.add_argument("source", metavar="SOURCE", help=SOURCE)
-    for command in (importing, exporting):
-        command.add_argument("source", metavar="SOURCE", help=SOURCE)
-        command.add_argument(
-            "to", metavar="TO", help="NAME.safetensors (with its card NAME.md), NAME.pt as OpenAI's, or a folder for diffusers"
-        )
-        command.add_argument(
-            "--step", type=_step, default="newest", metavar="N|newest|best|NAME", help="of a run, which checkpoint (newest)"
-        )
-        command.add_argument(
-            "--weights", metavar="raw|RATE", default="raw", help="of a run, the raw weights or an average, such as 0.9999 (raw)"
-        )
-        command.add_argument("--preset", metavar="NAME", help="what the file does not tell is as in this recipe")
-        command.add_argument("--spec", metavar="FILE", help="what the file does not tell is as in this spec")
-        command.add_argument("--flags", metavar="TEXT", help="what the file does not tell is as these flags of OpenAI's programs say")
-        command.add_argument("--classes", metavar="FILE", help="names of the classes: a JSON list, or one a line")
-        command.add_argument("--respacing", metavar="TEXT", help="for diffusers: export the process shortened so, such as ddim1000")
-        command.add_argument(
-            "--tolerance", type=float, default=1e-4, help="for diffusers: difference borne, as a share of the largest output"
-        )
-        command.add_argument("--overwrite", action="store_true", help="replace what is at TO")
-    for command in (importing, exporting, flags):
-        command.add_argument("fields", metavar="section.key=value", nargs="*", help="what the file or the flags do not tell")
-        command.add_argument("--from", dest="dialect", choices=("improved", "guided"), default="improved", help="whose flags (improved)")
-        command.add_argument("--program", metavar="NAME", help="of which program, such as image_sample (image_train)")
-    flags.add_argument("--processes", type=int, metavar="N", help="processes that the command is started with; batch_size is each one's")
-    flags.epilog = "python jobs/convert.py flags --processes 8 run.name=a -- --image_size 64 --num_channels 128 ..."
-    return parser
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
 def _measure(wanted: argparse.Namespace) -> int:
     from iddpm_ray.evaluate.measured import other_data, pinned_data  # torch is imported only once there is something to measure
     from iddpm_ray.evaluate.nll_job import Looking
-    from iddpm_ray.evaluate.nll_report import describe, write_results
+    from iddpm_ray.evaluate.nll_report import describe, target_missed, write_results
     from iddpm_ray.evaluate.subject import choose_subject
     from iddpm_ray.runtime.chunks import Pool
     from iddpm_ray.runtime.nll import run_nll
@@ -36,13 +36,8 @@ def _measure(wanted: argparse.Namespace) -> int:
         return 130
     files = write_results(found.folder, found.measured, subject, looking, manifest=manifest)
     print(describe(found.measured, subject, looking))
-    estimate = found.measured.estimate
-    if wanted.target_se is not None and estimate.unseen > wanted.target_se:
-        print(
-            f"the standard error {wanted.target_se:g} cannot be had: the pictures left out alone make {estimate.unseen:.2g}; raise --count"
-        )
-    elif wanted.target_se is not None and estimate.standard_error > wanted.target_se:
-        print(f"the standard error {wanted.target_se:g} was not reached at the cost of the whole bound; that needs no --estimate")
+    if (missed := target_missed(found.measured, wanted.target_se)) is not None:
+        print(missed)
     print(f"{', '.join(files)} in {storage.shown(found.folder)}")
     return 0
 

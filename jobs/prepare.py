@@ -9,6 +9,7 @@ from iddpm_ray import storage
 from iddpm_ray.data import manifest, pack
 from iddpm_ray.data.image import DEFAULT_MAX_PIXELS, Decoding
 from iddpm_ray.errors import UserError
+from iddpm_ray.evaluate.command import at_least
 from iddpm_ray.sinks.bar import Bar
 
 
@@ -43,14 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _size(text: str) -> tuple[int, int]:
     height, _, width = text.partition("x")
-    return _positive(height), _positive(width or height)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
+    return at_least(1)(height), at_least(1)(width or height)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,9 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--on-error", choices=("fail", "substitute"), default="fail", help="unreadable pictures: stop, or mark their rows (fail)"
     )
-    parser.add_argument("--max-pixels", type=_positive, default=DEFAULT_MAX_PIXELS, help="pictures claiming more are unreadable")
-    parser.add_argument("--rows-per-shard", type=_positive, help="(as many as 64 MiB hold)")
-    parser.add_argument("--threads", type=_positive, default=os.cpu_count() or 1, help="pictures decoded at a time (one a core)")
+    parser.add_argument("--max-pixels", type=at_least(1), default=DEFAULT_MAX_PIXELS, help="pictures claiming more are unreadable")
+    parser.add_argument("--rows-per-shard", type=at_least(1), help="(as many as 64 MiB hold)")
+    parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1, help="pictures decoded at a time (one a core)")
     parser.add_argument("--verify", action="store_true", help="read every shard again and compare checksums")
     return parser
 

@@ -1,10 +1,11 @@
 """Breaks a real run in every way, again and again, and holds its end against that of a run that nobody disturbed.
 
-    python tests/chaos.py --kills 60 --seed 1 [--minutes 45] [--folder DIR] [--write docs/chaos.md]
+    python tests/chaos.py --kills 60 --seed 1 [--minutes 45] [--folder DIR] [--write docs/chaos.md] [--synchronous]
 
 Two workers train on a Ray of several nodes on this machine, under `jobs/train.py`. Faults come in random order, every kind
-in turn, at random moments. With --folder a chaos that was stopped goes on where it was. Exit code 1 if anything is not as
-it must be.
+in turn, at random moments. With --folder a chaos that was stopped goes on where it was. With --synchronous training waits for
+every save (`checkpoint.asynchronous: false`): then no fault may cost more than the interval. Exit code 1 if anything is not
+as it must be.
 """
 
 import argparse
@@ -70,9 +71,9 @@ class Fault:
 class Chaos:
     """A run, the machines it is on, and everything that can happen to both."""
 
-    def __init__(self, folder: Path, *, seed: int) -> None:
-        self.folder, self.seed, self.random = folder, seed, random.Random(seed)
-        self.spec = chaos_spec(folder, "chaos", steps=10**6)
+    def __init__(self, folder: Path, *, seed: int, synchronous: bool = False) -> None:
+        self.folder, self.seed, self.synchronous, self.random = folder, seed, synchronous, random.Random(seed)
+        self.spec = chaos_spec(folder, "chaos", steps=10**6, asynchronous=not synchronous)
         self.url = run_url(self.spec)
         self.log = folder / "faults.jsonl"
         self.damaged = ""
@@ -308,7 +309,7 @@ class Chaos:
         return [process for process in self._up().processes() if name in command_line(process)]
 
 
-def chaos_spec(folder: Path, name: str, *, steps: int) -> JobSpec:
+def chaos_spec(folder: Path, name: str, *, steps: int, asynchronous: bool = True) -> JobSpec:
     """A tiny network under everything that must be kept: a warmed-up resampler, averages, dropout, flips, ragged slices."""
     return small_spec(
         folder,
@@ -316,7 +317,7 @@ def chaos_spec(folder: Path, name: str, *, steps: int) -> JobSpec:
         data={"cpus_per_task": 0.25, "flip": True},
         model={"dropout": 0.1},
         train={"duration": f"{steps} steps"},
-        checkpoint={"every": f"{SAVE_STEPS} steps", "keep_last": 3},
+        checkpoint={"every": f"{SAVE_STEPS} steps", "keep_last": 3, "asynchronous": asynchronous},
         log={"every": f"{ROW_STEPS} steps", "tensorboard": False},
         resampler={"kind": "loss_second_moment", "history": 2},
         cluster={
@@ -340,13 +341,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--synchronous", action="store_true", help="training waits for every save")
     given = parser.parse_args(argv)
     began = time.monotonic()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "pictures").exists():
         write_pictures(folder / "pictures")
-    chaos = Chaos(folder, seed=given.seed)
+    chaos = Chaos(folder, seed=given.seed, synchronous=given.synchronous)
     try:
         chaos.go(kills=given.kills, until=began + 60 * given.minutes)
         step = chaos.finish()
@@ -380,6 +382,7 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
     noticed = max((fault.redone for fault in chaos.faults if fault.kind in NOTICED), default=0)
     unnoticed = [fault.redone for fault in chaos.faults if fault.kind not in NOTICED + COSTS_MORE + UNRECORDED]
     most, during = max(unnoticed, default=0), sum(redone > SAVE_STEPS for redone in unnoticed)
+    allowed = "" if chaos.synchronous else f" and those done during a save; {during} of {len(unnoticed)} faults cost more than {SAVE_STEPS}"
     ended = {one.number: one.why for one in account.attempts}
     charged = [fault.number for fault in chaos.faults if fault.kind in MACHINES and ended.get(fault.attempt) in ("failed", "hung")]
     undisturbed = chaos_spec(chaos.folder, "undisturbed", steps=step)
@@ -388,11 +391,7 @@ def judge(chaos: Chaos, *, step: int) -> list[tuple[str, bool]]:
     return [
         (f"{len(chaos.faults)} faults, each followed by a return", all(fault.verdict == "ok" for fault in chaos.faults)),
         (f"most steps redone after a notice that was kept to: {noticed} (at most 1)", noticed <= 1),
-        (
-            f"most steps redone without notice: {most} (at most {SAVE_STEPS} and those done during a save; {during} of "
-            f"{len(unnoticed)} faults cost more than {SAVE_STEPS})",
-            most <= 2 * SAVE_STEPS,
-        ),
+        (f"most steps redone without notice: {most} (at most {SAVE_STEPS}{allowed})", most <= SAVE_STEPS * (1 if chaos.synchronous else 2)),
         (f"faults of machines that were charged to the program: {len(charged)}", not charged),
         (f"torn checkpoints among those kept: {torn}", torn == 0),
         (f"after step {step} every tensor and every row is that of an undisturbed run, bit for bit: {'yes' if same else 'NO'}", same),
@@ -422,15 +421,21 @@ def table(chaos: Chaos, verdicts: list[tuple[str, bool]], *, step: int, seconds:
             redone = "unknown" if kind in UNRECORDED else max(fault.redone for fault in those)
             rows.append(f"| {kind} | {len(those)} | {redone} | {times[len(times) // 2]:.0f} | {times[-1]:.0f} | {verdict} |")
     held = "\n".join(f"- {'holds' if good else '**DOES NOT HOLD**'}: {sentence}" for sentence, good in verdicts)
+    command = f"python tests/chaos.py --kills {len(chaos.faults)} --seed {seed}{' --synchronous' * chaos.synchronous} --folder DIR"
+    if chaos.synchronous:
+        without = f"the {SAVE_STEPS} steps between two checkpoints, for training waits here for each (`checkpoint.asynchronous: false`)"
+    else:
+        without = f"""the {SAVE_STEPS} steps between two checkpoints and those done while the newest is still being
+written, about as many here, where a step takes milliseconds"""
     where = f"{psutil.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}, torch {torch.__version__}"
     return f"""# Chaos
 
-`python tests/chaos.py --kills {len(chaos.faults)} --seed {seed}`, {time.strftime("%Y-%m-%d")}, {seconds / 60:.0f} minutes, {where}.
+`{command}`, {time.strftime("%Y-%m-%d")}, {seconds / 60:.0f} minutes, {where}.
 
 Two workers on a Ray of several nodes on one machine, checkpoints every 20 steps. Seconds to return count from the fault to the first
 checkpoint that a later attempt has committed, deadlines of preemptions and the wait for a dead driver's lease included. What ends
-without notice may cost the {SAVE_STEPS} steps between two checkpoints and those done while the newest is still being written, about as
-many here, where a step takes milliseconds; a damaged checkpoint costs one interval more, a storage that refuses writes what was done
+without notice may cost {without};
+a damaged checkpoint costs one interval more, a storage that refuses writes what was done
 meanwhile; what a preemption ends with notice, at most one step. A killed driver and a lost head leave nobody to record how far an
 attempt had come.
 
@@ -440,10 +445,13 @@ attempt had come.
 
 {held}
 
+Two faults in one attempt: the later one is charged with what the attempt lost, the first was borne. A return is mostly Python's imports and
+Ray's start of processes; a freeze has to be noticed first ({HANG_S:g} s here), a preempted machine lives its 12 s.
+
 ## The ledger of this run
 
 ```
-{report_text(read_run(chaos.url))}
+{report_text(read_run(chaos.url)).replace(str(chaos.folder), "DIR")}
 ```
 """
 

@@ -54,6 +54,16 @@ def describe(measured: Measured, subject: Subject, looking: Looking) -> str:
     )
 
 
+def target_missed(measured: Measured, target: float | None) -> str | None:
+    """Why an estimate ended above the standard error that was asked for, in words; None if it did not, or nothing was asked."""
+    estimate = measured.estimate
+    if target is not None and estimate.unseen > target:
+        return f"the standard error {target:g} cannot be had: the pictures left out alone make {estimate.unseen:.2g}; raise --count"
+    if target is not None and estimate.standard_error > target:
+        return f"the standard error {target:g} was not reached at the cost of the whole bound; that needs no --estimate"
+    return None
+
+
 def write_results(folder: str, measured: Measured, subject: Subject, looking: Looking, *, manifest: Manifest) -> list[str]:
     """Writes `summary.json`, `pictures.parquet` and, of a whole bound, the original's three npz files; returns their names."""
     files = {

@@ -94,7 +94,10 @@ def _spec_file(name: str, page: Page) -> Path | str:
 
 @cache
 def _parser(script: str) -> argparse.ArgumentParser | None:
-    made = runpy.run_path(str(ROOT / script)).get("_parser")
+    names = runpy.run_path(str(ROOT / script))
+    if "parser" in names:  # declared beside the part of the package that the program belongs to
+        return names["parser"](None)
+    made = names.get("_parser")
     return None if made is None else made()
 
 

@@ -34,7 +34,7 @@ def test_command_of_the_readme(command: str) -> None:
         assert (ROOT / words[0]).is_file()
         if words[0] == "jobs/cluster.py":
             names = runpy.run_path(str(ROOT / "jobs" / "cluster.py"))
-            wanted = names["_parser"]().parse_args(words[1:])
+            wanted = names["parser"](None).parse_args(words[1:])
             assert wanted.command in ("lint", "render", "plan", "preflight", "submit", "status", "stop", "drill")
 
 
