@@ -27,7 +27,7 @@ from iddpm_ray.checkpoint.choose import newest_readable
 from iddpm_ray.checkpoint.commit import checkpoint_at, complete, read_marker, verify
 from iddpm_ray.checkpoint.index import read_index
 from iddpm_ray.checkpoint.inventory import inventory, pick
-from iddpm_ray.checkpoint.marker import MARKER, DamagedError, digest
+from iddpm_ray.checkpoint.marker import MARKER, OWN, DamagedError, digest
 from iddpm_ray.convert.weight_files import read_weights
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data import tables
@@ -191,6 +191,7 @@ def rewrite(run: Path, *, index: Callable[[dict[str, Any]], object] = nothing, m
     mark = json.loads((folder / MARKER).read_bytes())
     mark["files"]["tensors.json"] = {"size": record.size, "sha256": record.sha256}
     marker(mark)
+    del mark[OWN]
     (folder / MARKER).write_text(json.dumps(mark))
 
 

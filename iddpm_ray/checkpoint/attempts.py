@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.commit import Checkpoint, complete, survey
+from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at, complete, survey
 from iddpm_ray.checkpoint.lease import FencedError
 from iddpm_ray.errors import CheckpointError
 
+COMMITTED = "committed"
 _FOLDER = "attempts"
 _RECORD = re.compile(r"(\d{4,})(\.end)?\.json")
 _TRIES = 100
@@ -169,6 +170,16 @@ def lineage(known: list[Attempt], *, head: int | None = None) -> list[Link]:
 def in_lineage(chain: list[Link], *, step: int, attempt: int) -> bool:
     """Whether what that attempt made at that step is part of the run; with no attempts recorded, all is."""
     return not chain or any(link.counts(step=step, attempt=attempt) for link in chain)
+
+
+def last_committed(run_url: str, known: list[Attempt]) -> Checkpoint | None:
+    """The newest checkpoint of the lineage that an attempt has recorded; later ones may be there. None if none has."""
+    infos = {attempt.number: attempt.info for attempt in known}
+    for link in reversed(lineage(known)):
+        step = infos[link.attempt].get(COMMITTED)
+        if type(step) is int and link.counts(step=step, attempt=link.attempt):
+            return checkpoint_at(run_url, step=step, attempt=link.attempt)
+    return None
 
 
 def record_url(run_url: str, number: int, *, end: bool = False) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.attempts import attempts, in_lineage, lineage, record_url
-from iddpm_ray.checkpoint.commit import Checkpoint, check_sizes, read_file, read_marker, survey, verify
+from iddpm_ray.checkpoint.attempts import attempts, in_lineage, last_committed, lineage, record_url
+from iddpm_ray.checkpoint.commit import Checkpoint, Stored, by_name, check_sizes, read_file, read_marker, survey, verify
 from iddpm_ray.checkpoint.marker import DamagedError, Marker
 from iddpm_ray.errors import CheckpointError
 
@@ -51,17 +51,23 @@ def newest_readable(
             is written in a record that cannot be read; or one is of another spec.
     """
     known = dict(rejected or {})
-    chain = lineage(attempts(run_url))
+    tried = attempts(run_url)
+    chain = lineage(tried)
+    committed = last_committed(run_url, tried)
+    there = _with(committed, survey(run_url))
     reasons: list[str] = []
-    there = survey(run_url)
     for stored in reversed(there):
         checkpoint = stored.checkpoint
-        if not stored.marked or not in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt):
+        if not stored.marked and checkpoint != committed:
+            continue
+        if not in_lineage(chain, step=checkpoint.step, attempt=checkpoint.attempt):
             continue
         if checkpoint.name in known:
             reasons.append(known[checkpoint.name])
             continue
         try:
+            if not stored.marked:
+                raise DamagedError(f"{checkpoint.name} was committed, and has no marker.json now")
             marker = read_marker(checkpoint)
             check_sizes(stored, marker)
             if (marker.step, marker.attempt) != (checkpoint.step, checkpoint.attempt):
@@ -94,3 +100,11 @@ def newest_readable(
             fix="restore that file, or give the run another name and begin it from that checkpoint by init.from",
         )
     return Choice(None, None, ())
+
+
+def _with(committed: Checkpoint | None, listed: Sequence[Stored]) -> list[Stored]:
+    """A listing, which may be an old one, with what is there now of a checkpoint that an attempt has recorded."""
+    if committed is None or any(one.marked and one.checkpoint == committed for one in listed):
+        return list(listed)
+    there = [*(one for one in listed if one.checkpoint != committed), by_name(committed)]
+    return sorted(there, key=lambda one: (one.checkpoint.step, one.checkpoint.attempt))

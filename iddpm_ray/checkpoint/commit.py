@@ -89,6 +89,18 @@ def complete(run_url: str) -> list[Checkpoint]:
     return [stored.checkpoint for stored in reversed(survey(run_url)) if stored.marked]
 
 
+def by_name(checkpoint: Checkpoint) -> Stored:
+    """What lies in its directory now, asked for name by name and not by a listing."""
+    if not is_marked(checkpoint):
+        return Stored(checkpoint, {})
+    try:
+        names = read_marker(checkpoint).files
+    except DamagedError:
+        names = {}
+    sizes = {name: storage.size(storage.join(checkpoint.url, name)) for name in names}
+    return Stored(checkpoint, {MARKER: 0} | {name: size for name, size in sizes.items() if size is not None})
+
+
 def is_marked(checkpoint: Checkpoint) -> bool:
     """Whether the marker is there now, asked for by its name and not by a listing."""
     return storage.exists(storage.join(checkpoint.url, MARKER))

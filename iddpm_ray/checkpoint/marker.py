@@ -10,6 +10,7 @@ from iddpm_ray.errors import CheckpointError
 
 FORMAT = 1
 MARKER = "marker.json"
+OWN = "sha256"  # of the marker itself
 LONGEST = 64 * 2**20  # bytes of a marker; a file takes about a hundred
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
@@ -63,7 +64,8 @@ def encode(marker: Marker) -> bytes:
     """The content of marker.json."""
     files = {name: {"size": record.size, "sha256": record.sha256} for name, record in sorted(marker.files.items())}
     fields = {key: getattr(marker, key) for key in ("step", "attempt", "samples_seen", "spec_digest", "world_size")}
-    return json.dumps({"format": FORMAT, **fields, "files": files}, indent=1).encode()
+    said = {"format": FORMAT, **fields, "files": files}
+    return json.dumps({**said, OWN: _own(said)}, indent=1).encode()
 
 
 def decode(data: bytes, *, name: str) -> Marker:
@@ -82,6 +84,7 @@ def decode(data: bytes, *, name: str) -> Marker:
                 value=f"checkpoint format {written_as}, this version reads up to {FORMAT}",
                 fix="install that version or a later one",
             )
+        _demand(said.pop(OWN, None) in (None, _own(said)))  # those written before there was one have none
         numbers = [said[key] for key in ("step", "attempt", "samples_seen", "world_size")]
         files = {key: FileRecord(record["size"], record["sha256"]) for key, record in said["files"].items()}
         _demand(written_as == FORMAT and isinstance(said["spec_digest"], str))
@@ -90,6 +93,11 @@ def decode(data: bytes, *, name: str) -> Marker:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedError(f"{name} is damaged: its marker.json is not a marker") from None
     return Marker(numbers[0], numbers[1], numbers[2], said["spec_digest"], numbers[3], files)
+
+
+def _own(said: Mapping[str, object]) -> str:
+    """SHA-256 of everything else that a marker says, in every format."""
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _demand(condition: bool) -> None:

@@ -56,6 +56,26 @@ def check_no_new_class(pinned: Manifest, found: Manifest) -> None:
         )
 
 
+def check_known(found: Manifest, *, classes: Sequence[str], digest: str | None, checkpoint: str) -> None:
+    """Refuses a data set under which the network of a checkpoint would learn other classes, or that it was not trained on.
+
+    Args:
+        classes: those of the checkpoint, which keep their indices.
+        digest: of the data set it was trained on, where nothing else of the run says so; None: not asked.
+
+    Raises:
+        DataError: naming the first class that is another.
+    """
+    fix = "restore the run's manifest.arrow and the data set it was made of"
+    for index, name in enumerate(classes):
+        if found.classes[index : index + 1] != (name,):
+            now = f"'{found.classes[index]}'" if index < len(found.classes) else "nothing"
+            raise DataError(f"class {index} of {checkpoint} is '{name}', and of {storage.shown(found.root)} {now}", fix=fix)
+    if digest is not None and digest != found.digest:
+        what = f"the data set at {storage.shown(found.root)} is not the one that {checkpoint} was trained on, and manifest.arrow is gone"
+        raise DataError(what, fix=f"{fix}, or set data.adopt=true to go on with this one")
+
+
 def check_enough(manifest: Manifest, *, global_batch: int) -> None:
     """Refuses a data set smaller than one global batch.
 

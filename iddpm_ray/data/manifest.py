@@ -20,8 +20,9 @@ from iddpm_ray.data.rows import rows_of_pictures, rows_of_tables
 from iddpm_ray.errors import DataError
 from iddpm_ray.storage import FileInfo
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum
 _METADATA = b"iddpm_ray.manifest"
+_UNSET = hashlib.sha256(_METADATA).hexdigest()  # stands where the checksum of the file will
 _COLUMNS = ["path", "row", "size", "tag", "label", "is_validation", "key"]
 
 
@@ -180,7 +181,7 @@ def digest_of(listing: Listing) -> str:
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The manifest as an Arrow IPC file."""
+    """The manifest as an Arrow IPC file, with the checksum of all of it inside."""
     packed = manifest.packed
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -190,12 +191,14 @@ def to_bytes(manifest: Manifest) -> bytes:
         "digest": manifest.digest,
         "image_column": manifest.image_column,
         "packed": packed and {"labels": packed.labels, "decoding": vars(packed.decoding)},
+        "sha256": _UNSET,
     }
     table = manifest.table.replace_schema_metadata({_METADATA: json.dumps(facts).encode()}).unify_dictionaries().combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    data = sink.getvalue().to_pybytes()
+    return data.replace(_UNSET.encode(), hashlib.sha256(data).hexdigest().encode())
 
 
 def from_bytes(data: bytes | NDArray[np.uint8], *, name: str = "the manifest") -> Manifest:
@@ -229,8 +232,19 @@ def write(manifest: Manifest, url: str) -> None:
 
 
 def read(url: str) -> Manifest:
-    """Reads what `write` wrote."""
-    return from_bytes(storage.read_bytes(url), name=storage.shown(url))
+    """Reads what `write` wrote.
+
+    Raises:
+        DataError: as `from_bytes`, or a bit of it is another than was written.
+    """
+    data = storage.read_bytes(url)
+    name = storage.shown(url)
+    manifest = from_bytes(data, name=name)
+    facts = json.loads(manifest.table.schema.metadata[_METADATA])
+    written = str(facts.get("sha256"))
+    if facts["format"] > 1 and hashlib.sha256(data.replace(written.encode(), _UNSET.encode())).hexdigest() != written:
+        raise DataError(f"{name} is damaged: it is not what was written", fix="restore it, or build it again from the data")
+    return manifest
 
 
 def _packed(listing: Listing, *, labels: str, known: Sequence[str], digest: str) -> Manifest:

@@ -16,7 +16,7 @@ from iddpm_ray.evaluate.measured import pinned_data
 from iddpm_ray.evaluate.trained import find_source
 from iddpm_ray.spec.evaluate import EvaluateSpec
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.train.directory import MANIFEST_FILE
+from iddpm_ray.train.kept import MANIFEST_FILE
 from iddpm_ray.train.sources import decoding_of
 
 FOLDER = "evaluations"

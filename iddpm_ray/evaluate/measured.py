@@ -13,7 +13,7 @@ from iddpm_ray.data.load import load
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import DataError
 from iddpm_ray.spec.spec import JobSpec
-from iddpm_ray.train.directory import MANIFEST_FILE
+from iddpm_ray.train.kept import MANIFEST_FILE
 from iddpm_ray.train.sources import decoding_of
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iddpm_ray import stats, storage
 from iddpm_ray.checkpoint.attempts import Link, attempts, in_lineage, lineage, record_url
-from iddpm_ray.checkpoint.commit import Checkpoint, open_checkpoint, read_file, survey
+from iddpm_ray.checkpoint.commit import SPEC_FILE, Checkpoint, open_checkpoint, read_file, survey
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.errors import CheckpointError, SpecError, TrainError
 from iddpm_ray.evaluate.replay_begin import begin
@@ -23,8 +23,9 @@ from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.spec.text import load_text
 from iddpm_ray.train import preview, setup
 from iddpm_ray.train.attempt import first_init
-from iddpm_ray.train.directory import MANIFEST_FILE, SPEC_FILE, Place
+from iddpm_ray.train.directory import Place
 from iddpm_ray.train.inputs import StepInputs, make_inputs
+from iddpm_ray.train.kept import MANIFEST_FILE
 from iddpm_ray.train.record import Recorder
 from iddpm_ray.train.session import LocalSession
 from iddpm_ray.train.sources import LocalSources

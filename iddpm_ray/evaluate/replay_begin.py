@@ -13,7 +13,8 @@ from iddpm_ray.parallel.collective import Group
 from iddpm_ray.spec.init import InitSpec
 from iddpm_ray.stats.saved import SavedStatistics
 from iddpm_ray.train.begin import begin_from
-from iddpm_ray.train.resume import STATE_FILE, STATISTICS
+from iddpm_ray.train.kept import STATE_FILE
+from iddpm_ray.train.resume import STATISTICS
 from iddpm_ray.train.session import LocalSession
 from iddpm_ray.train.setup import Kit
 

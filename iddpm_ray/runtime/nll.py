@@ -27,7 +27,7 @@ from iddpm_ray.evaluate.strata import DRAWS_A_PASS, MOST_DRAWS, make_strata
 from iddpm_ray.evaluate.subject import Subject
 from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.chunks import OBJECT_STORE_GIB, Pool, run_chunks
-from iddpm_ray.train.directory import MANIFEST_FILE
+from iddpm_ray.train.kept import MANIFEST_FILE
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def say_committed(place: Place, begun: Begun, *, conditions: Mapping[str, str], 
     Args:
         ledger: rank 0's report from the moment the save began, so of exactly the steps that the checkpoint holds.
     """
-    _write(place, begun, conditions=conditions, news={"committed": step, "ledger": dict(ledger)})
+    _write(place, begun, conditions=conditions, news={attempts.COMMITTED: step, "ledger": dict(ledger)})
 
 
 def _write(place: Place, begun: Begun, *, conditions: Mapping[str, str], news: Mapping[str, Any]) -> None:

@@ -8,19 +8,18 @@ from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint import lease as leases
 from iddpm_ray.checkpoint.choose import Choice, newest_readable
-from iddpm_ray.checkpoint.commit import SPEC_FILE
+from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE
 from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.data import manifest as manifests
-from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_no_new_class, check_same
+from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_known, check_no_new_class, check_same
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.sinks.tracker import check_installed
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
-from iddpm_ray.spec.text import dump_yaml, load_text
+from iddpm_ray.spec.text import dump_yaml
 from iddpm_ray.train.begin import check_init
+from iddpm_ray.train.kept import MANIFEST_FILE, STATE_FILE, kept_manifest, kept_spec, trained_on
 from iddpm_ray.train.sources import decoding_of
-
-MANIFEST_FILE = "manifest.arrow"
 
 T = TypeVar("T")
 
@@ -90,20 +89,26 @@ def inspect_run(spec: JobSpec) -> Opening:
         manifest = _manifest(spec)
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
-    manifest = _manifest(spec, classes=there.pinned.classes)
-    _check_pinned(spec, there.pinned, manifest)
-    newer = tuple(change for change in there.changes if not change.identity)
-    choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
+    choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest(), files=(STATE_FILE, LABELS_FILE)))
+    trained = asked(url, lambda: trained_on(choice))
+    known = there.pinned.classes if there.pinned is not None else trained.classes if trained is not None else ()
+    manifest = _manifest(spec, classes=known)
+    if there.pinned is not None:
+        _check_pinned(spec, there.pinned, manifest)
+    if trained is not None:
+        digest = trained.digest if there.pinned is None and not spec.data.adopt else None
+        check_known(manifest, classes=trained.classes, digest=digest, checkpoint=trained.name)
     if choice.checkpoint is None:
         check_init(spec, num_classes=_num_classes(spec, manifest))
+    newer = tuple(change for change in there.changes if not change.identity)
     return Opening(url, spec, manifest, choice, newer, fresh=False)
 
 
 @dataclass(frozen=True)
 class _There:
-    """A run that lies in the directory: the data set it is pinned to, and the fields that the spec changes."""
+    """A run that lies in the directory: the data set it is pinned to (None if that file is gone), and the fields that the spec changes."""
 
-    pinned: Manifest
+    pinned: Manifest | None
     changes: list[FieldChange]
 
 
@@ -111,19 +116,21 @@ def _there(url: str, spec: JobSpec) -> _There | None:
     """What lies in the directory; None if no run does.
 
     Raises:
-        SpecError: another run; shows the fields that differ.
+        SpecError: another run; shows the fields that differ. Or what is kept of the run cannot be understood.
+        DataError: the data set that it is pinned to cannot be.
+        CheckpointError: there are checkpoints and no spec, and none of them can be read.
     """
-    spec_url = storage.join(url, SPEC_FILE)
-    if not asked(url, lambda: storage.exists(spec_url)):
+    kept = asked(url, lambda: kept_spec(url))
+    if kept is None:
         return None
-    changes = differences(load_text(asked(url, lambda: storage.read_bytes(spec_url).decode())), spec)
+    changes = differences(kept, spec)
     other = [str(change).removesuffix(" (identity)") for change in changes if change.identity]
     if other:
         raise SpecError(
             f"{storage.shown(url)} holds another run; what is there -> what was asked for:\n  " + "\n  ".join(other) + "\n",
             fix="give this run another run.name, or set these fields back",
         )
-    return _There(asked(url, lambda: manifests.read(storage.join(url, MANIFEST_FILE))), changes)
+    return _There(asked(url, lambda: kept_manifest(url)), changes)
 
 
 def asked(url: str, ask: Callable[[], T], *, doing: str = "read") -> T:
@@ -182,7 +189,7 @@ def write_run(opening: Opening) -> None:
         DataError: it has pinned the run to other data.
     """
     there = _there(opening.url, opening.spec)
-    if there is not None:
+    if there is not None and there.pinned is not None:
         _check_pinned(opening.spec, there.pinned, opening.manifest)
     manifests.write(opening.manifest, storage.join(opening.url, MANIFEST_FILE))
     storage.write_whole(storage.join(opening.url, SPEC_FILE), dump_yaml(opening.spec).encode())

@@ -10,7 +10,7 @@ from torch import Tensor
 from iddpm_ray import stats, storage
 from iddpm_ray.checkpoint import attempts
 from iddpm_ray.checkpoint.choose import newest_readable
-from iddpm_ray.checkpoint.commit import read_file
+from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE, read_file
 from iddpm_ray.checkpoint.index import StoredTensor
 from iddpm_ray.checkpoint.restore import restore_newest
 from iddpm_ray.errors import CheckpointError
@@ -23,10 +23,10 @@ from iddpm_ray.train.attempt import first_init, say_begun
 from iddpm_ray.train.begin import begin_from
 from iddpm_ray.train.conditions import arithmetic, changed, differing
 from iddpm_ray.train.directory import Place
+from iddpm_ray.train.kept import STATE_FILE
 from iddpm_ray.train.session import Session
 from iddpm_ray.train.setup import Kit
 
-STATE_FILE = "state.json"
 STATISTICS = "statistics.rows"
 
 
@@ -46,7 +46,8 @@ def restore(kit: Kit, place: Place, session: Session, *, init: InitSpec, statist
         rows = stored.get(STATISTICS)
         return live if rows is None else live | {STATISTICS: torch.empty(rows.shape, dtype=rows.dtype)}
 
-    restored = restore_newest(place.url, allocate=allocate, spec_digest=place.spec_digest, files=(STATE_FILE,), group=group)
+    files = (STATE_FILE, SPEC_FILE, LABELS_FILE)
+    restored = restore_newest(place.url, allocate=allocate, spec_digest=place.spec_digest, files=files, group=group)
     for reason in restored.rejected:
         session.say(f"warning: {reason}; going back to the checkpoint before it")
     begun = Begun(place.attempt)

@@ -20,8 +20,9 @@ from iddpm_ray.sinks.rows import Begun
 from iddpm_ray.spec.spec import JobSpec
 from iddpm_ray.train.attempt import say_committed
 from iddpm_ray.train.directory import SPEC_FILE, Place
+from iddpm_ray.train.kept import STATE_FILE
 from iddpm_ray.train.preempt import percentile95
-from iddpm_ray.train.resume import STATE_FILE, STATISTICS
+from iddpm_ray.train.resume import STATISTICS
 from iddpm_ray.train.session import Session
 from iddpm_ray.train.setup import Kit
 from iddpm_ray.train.unsaved import Unsaved

@@ -11,6 +11,7 @@ from states import save_alone
 
 from iddpm_ray import storage
 from iddpm_ray.checkpoint import attempts as module
+from iddpm_ray.checkpoint import choose
 from iddpm_ray.checkpoint.attempts import (
     Link,
     attempts,
@@ -22,7 +23,7 @@ from iddpm_ray.checkpoint.attempts import (
     take_attempt,
 )
 from iddpm_ray.checkpoint.choose import newest_readable
-from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at
+from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at, survey
 from iddpm_ray.errors import CheckpointError
 
 
@@ -192,3 +193,36 @@ def test_a_run_never_starts_afresh_because_a_record_cannot_be_read(tmp_path: Pat
     cut(tmp_path, 2)  # and its checkpoint is gone
     with pytest.raises(CheckpointError, match=r"0002.json cannot be read: .* went on from step-00000100.a0001 is not known"):
         newest_readable(str(tmp_path))
+
+
+def committed(run: str, *, step: int) -> None:
+    """An attempt that has recorded its checkpoint."""
+    assert save_alone(run, step, attempt=1).committed
+    begin_attempt(run, 1, began_from=None, info={"committed": step})
+
+
+def test_a_checkpoint_that_was_committed_and_lost_its_marker_is_missed(tmp_path: Path) -> None:
+    run = str(tmp_path)
+    take_attempt(run, info={})
+    for step in (10, 20):
+        committed(run, step=step)
+    markers = [Path(checkpoint_at(run, step=step, attempt=1).url) / "marker.json" for step in (10, 20)]
+    markers[1].unlink()
+    choice = newest_readable(run)
+    assert choice.checkpoint == checkpoint_at(run, step=10, attempt=1)
+    assert choice.rejected == ("step-00000020.a0001 was committed, and has no marker.json now",)
+    markers[0].unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint of .* can be read: step-00000020.a0001 was committed"):
+        newest_readable(run)
+
+
+def test_a_listing_that_is_behind_does_not_hide_a_checkpoint_that_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = str(tmp_path)
+    take_attempt(run, info={})
+    committed(run, step=10)
+    old = survey(run)
+    committed(run, step=20)
+    monkeypatch.setattr(choose, "survey", lambda run_url: old)
+    assert newest_readable(run).checkpoint == checkpoint_at(run, step=20, attempt=1)
+    monkeypatch.setattr(choose, "survey", lambda run_url: [])
+    assert newest_readable(run).checkpoint == checkpoint_at(run, step=20, attempt=1)

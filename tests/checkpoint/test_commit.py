@@ -108,6 +108,21 @@ def test_a_flipped_bit_anywhere_is_found_by_reading_deep(run: Path, file: str) -
     assert chosen.rejected == (f"step-00000300.a0001 is damaged: the content of {file} is not what was written",)
 
 
+def test_a_flipped_bit_anywhere_in_the_marker_is_never_believed(run: Path) -> None:
+    path = folder(run, 300) / MARKER
+    content, marker = path.read_bytes(), commit.read_marker(commit.complete(str(run))[0])
+    for place in range(0, len(content) * 8, 5):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        try:
+            chosen = newest_readable(str(run), spec_digest=DIGEST)
+        except NewerFormatError:
+            continue
+        assert chosen.checkpoint is not None
+        assert chosen.marker == marker or (chosen.checkpoint.step == 200 and "step-00000300.a0001 is damaged" in chosen.rejected[0])
+
+
 def test_several_damaged_ones_are_passed_over_one_by_one(run: Path) -> None:
     (folder(run, 300) / "tensors.json").unlink()
     (folder(run, 200) / MARKER).write_text("{}")

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from iddpm_ray.checkpoint import commit
 from iddpm_ray.checkpoint.dcp import load
 from iddpm_ray.checkpoint.index import INDEX, read_index
-from iddpm_ray.checkpoint.marker import MARKER, DamagedError, digest
+from iddpm_ray.checkpoint.marker import MARKER, OWN, DamagedError, digest
 from iddpm_ray.checkpoint.saver import AsyncSaver
 from iddpm_ray.checkpoint.shares import flatten, share
 from iddpm_ray.errors import CheckpointError
@@ -240,6 +240,7 @@ def rewrite(checkpoint: commit.Checkpoint, files: dict[str, bytes]) -> None:
     """Put other content in, with a marker that agrees with it: damage by somebody who means it."""
     marker = Path(checkpoint.url) / MARKER
     said = json.loads(marker.read_text())
+    del said[OWN]  # as a marker of the time before it had a hash of its own
     for name, data in files.items():
         (Path(checkpoint.url) / name).write_bytes(data)
         record = digest(data)

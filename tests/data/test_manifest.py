@@ -84,6 +84,19 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path, cut: int) -> None:
         manifests.from_bytes(data[:cut], name="manifest.arrow")
 
 
+def test_a_flipped_bit_anywhere_is_found_when_a_manifest_is_read(tmp_path: Path) -> None:
+    make_folder(tmp_path / "data", 9)
+    manifests.write(manifests.build(str(tmp_path / "data"), labels="folder"), str(tmp_path / "m.arrow"))
+    data = (tmp_path / "m.arrow").read_bytes()
+    assert b"class0" in data
+    for place in range(0, len(data) * 8, 31):
+        changed = bytearray(data)
+        changed[place // 8] ^= 1 << place % 8
+        (tmp_path / "m.arrow").write_bytes(changed)
+        with pytest.raises(DataError):
+            manifests.read(str(tmp_path / "m.arrow"))
+
+
 def test_a_newer_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_folder(tmp_path, 3)
     with monkeypatch.context() as patch:
