@@ -284,7 +284,8 @@ def packed_set(root: Path) -> tuple[Path, pa.Table, dict[str, Any]]:
     source = manifests.build(str(root / "pictures"))
     pack(Packing(source, "none", Decoding(8, 8, channels=1), 12), str(root / "packed"))
     table = pa.ipc.open_file(str(root / "packed" / "manifest.arrow")).read_all()
-    return root / "packed", table, json.loads(table.schema.metadata[b"iddpm_ray.manifest"])
+    facts = json.loads(table.schema.metadata[b"iddpm_ray.manifest"])
+    return root / "packed", table, {**facts, "format": 1}  # which had no checksum
 
 
 def write_manifest(folder: Path, table: pa.Table, facts: object) -> None:

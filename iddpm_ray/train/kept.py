@@ -45,6 +45,8 @@ def kept_spec(url: str) -> JobSpec | None:
         except (UserError, UnicodeDecodeError) as error:
             what = f"{storage.shown(spec_url)}, which says what the run in that directory is, cannot be understood: {error}"
             raise SpecError(what, fix="restore it, or delete it: the run's newest checkpoint says the same") from error
+    if not storage.is_dir(url):
+        return None
     newest = newest_readable(url, files=(SPEC_FILE,))
     if newest.checkpoint is None or newest.marker is None:
         return None
