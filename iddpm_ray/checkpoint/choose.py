@@ -103,8 +103,9 @@ def newest_readable(
 
 
 def _with(committed: Checkpoint | None, listed: Sequence[Stored]) -> list[Stored]:
-    """A listing, which may be an old one, with what is there now of a checkpoint that an attempt has recorded."""
+    """A listing, which may be an old one, with a checkpoint that an attempt has recorded and that is marked now."""
     if committed is None or any(one.marked and one.checkpoint == committed for one in listed):
         return list(listed)
-    there = [*(one for one in listed if one.checkpoint != committed), by_name(committed)]
+    now = by_name(committed)
+    there = [*(one for one in listed if one.checkpoint != committed), now] if now.marked else listed
     return sorted(there, key=lambda one: (one.checkpoint.step, one.checkpoint.attempt))

@@ -1,6 +1,7 @@
 """Attempts: numbers that nobody else has, and the chain that a run consists of."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,3 +227,14 @@ def test_a_listing_that_is_behind_does_not_hide_a_checkpoint_that_was_recorded(t
     assert newest_readable(run).checkpoint == checkpoint_at(run, step=20, attempt=1)
     monkeypatch.setattr(choose, "survey", lambda run_url: [])
     assert newest_readable(run).checkpoint == checkpoint_at(run, step=20, attempt=1)
+
+
+def test_checkpoints_that_somebody_took_away_are_not_missed(tmp_path: Path) -> None:
+    run = str(tmp_path)
+    take_attempt(run, info={})
+    for step in (10, 20):
+        committed(run, step=step)
+    shutil.rmtree(checkpoint_at(run, step=20, attempt=1).url)
+    assert newest_readable(run).checkpoint == checkpoint_at(run, step=10, attempt=1)
+    shutil.rmtree(checkpoint_at(run, step=10, attempt=1).url)
+    assert newest_readable(run).checkpoint is None
