@@ -337,6 +337,14 @@ URLS = {
     "chained user": f"simplecache::HTTPS://{SECRET.replace('/', '-')}@host/x",
     "webdav": f"webdav://{SECRET.replace('/', '-')}@host/x",
     "pwd": f"https://host/x?pwd={SECRET}",
+    "jwt": f"https://host/x?jwt={SECRET}",
+    "code": f"https://host/x?v=1&code={SECRET}",
+    "fragment": f"https://host/x#token={SECRET}",
+    "second in the fragment": f"https://host/x#state=1&access_token={SECRET}",
+    "parameter": f"https://host/x;token={SECRET}",
+    "one slash": f"https:/user:{SECRET.replace('/', '-')}@host/x",
+    "three slashes": f"https:///user:{SECRET.replace('/', '-')}@host/x",
+    "one slash of a bucket": f"s3:/AKIAEXAMPLE:{SECRET}@bucket/x",
 }
 
 
@@ -375,6 +383,26 @@ def test_an_ordinary_url_holds_none(tmp_path: Path) -> None:
     ):
         assert not storage.carries_credentials(url)
         tiny.tiny_spec(tmp_path, data__path=url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://h/a;v=2/x#part=3",
+        "https://h/code=3/x",
+        "s3://b/code=3/x",
+        "gs://b/key=3/token=4/x",
+        "gs://b/run#2;v=3/x",
+        "/data/a#b;c=1/session=2",
+        "/data/s3:/x",
+        "/mirror/https:/example.com/a@b",
+        "s3:/bucket/anna@example.com:8",
+    ],
+)
+def test_names_of_folders_are_no_credentials(url: str, tmp_path: Path) -> None:
+    assert not storage.carries_credentials(url)
+    assert storage.shown(url) == url
+    tiny.tiny_spec(tmp_path, data__path=url)
 
 
 COMMANDS = [

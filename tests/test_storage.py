@@ -293,10 +293,25 @@ def test_secrets_never_reach_a_message() -> None:
         f"{{'aws_secret_access_key': '{SECRET}', 'other': 1}}",
         f"Authorization: Bearer {SECRET}",
         f"secret = {SECRET}, key",
+        f"Authorization: Basic {SECRET}",
+        f"{{'Authorization': 'Basic {SECRET}', 'Accept': '*/*'}}",
+        f"{{'authorization': b'Basic {SECRET}'}}",
+        f'Authorization: Digest username="a", response="{SECRET}"',
+        f"sent Bearer {SECRET}",
+        f"Cookie: a=b; session={SECRET}",
+        f"{{'Set-Cookie': 'session={SECRET}; Path=/'}}",
+        f"https://host/x#token={SECRET} is gone",
+        f"https://host/x;token={SECRET} is gone",
+        f"https:/user:{SECRET.replace('/', '-')}@host/x is gone",
+        f"bad jwt={SECRET}",
     ):
         said = storage.reason(OSError(text))
         assert SECRET not in said, said
         assert SECRET not in pickle.dumps(SpecError("x", value=storage.shown(text.split()[0]), fix=said)).decode("latin-1")
+    for token in ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0", "hf_aBcDeFgHiJkLmNoP", "glpat-aBcD_eFg-HiJkLmNo", "ghp_aBcDeFgHiJkLmNoPqR"):
+        assert storage.without_secrets(f"401 for {token}, try again") == "401 for ***, try again"
+    for plain in ("Bearer token needed: Basic authentication failed", "the cookie is stale", "hf_hub and code=3", "gs://b/code=3/a;b#c"):
+        assert storage.without_secrets(plain) == plain
     assert storage.shown(f"s3://me:{SECRET}@bucket/x") == "s3://bucket/x"
     assert storage.reason(OSError(28, "No space left on device")) == "no space left on device"
     assert storage.reason(PermissionError(13, "x")) == "permission denied"

@@ -77,24 +77,28 @@ def damage(item: Item) -> str | None:
 
 
 def remove(run_url: str, item: Item, *, items: list[Item], force: bool) -> None:
-    """Unmarks a checkpoint and deletes it.
+    """Unmarks a checkpoint and deletes it; others are read and hashed as far as it takes to know what the run goes on from.
 
     Raises:
         CheckpointError: the run would lose what it goes on from, or what an attempt is recorded to have begun from, and nobody insists.
     """
-    name = item.checkpoint.name
-    newest = next((other for other in items if other.state == "complete" and other.in_lineage), None)
-    begun = [
-        one
-        for one in attempts(run_url)
-        if one.began and (one.from_step, one.from_attempt) == (item.checkpoint.step, item.checkpoint.attempt)
-    ]
-    fix = "--force removes it all the same"
-    if not force and newest is not None and newest.checkpoint == item.checkpoint:
-        raise CheckpointError(f"{name} is the newest complete checkpoint: the run goes on from it", fix=fix)
-    if not force and begun:
-        raise CheckpointError(f"{name} is what attempt {begun[-1].number} began from", fix=fix)
+    if not force:
+        _check_needless(run_url, item, items=items)
     delete_checkpoint(item.checkpoint)
+
+
+def _check_needless(run_url: str, item: Item, *, items: list[Item]) -> None:
+    """That the run can do without it. A damaged one is not gone on from, so nobody needs it."""
+    if item.state != "complete" or damage(item) is not None:
+        return
+    name, fix = item.checkpoint.name, "--force removes it all the same"
+    newer = [other for other in items[: items.index(item)] if other.state == "complete" and other.in_lineage]
+    if item.in_lineage and all(damage(other) is not None for other in newer):
+        raise CheckpointError(f"{name} is the newest sound checkpoint: the run goes on from it", fix=fix)
+    began = (item.checkpoint.step, item.checkpoint.attempt)
+    begun = [one.number for one in attempts(run_url) if one.began and (one.from_step, one.from_attempt) == began]
+    if begun:
+        raise CheckpointError(f"{name} is what attempt {begun[-1]} began from", fix=fix)
 
 
 def describe(items: list[Item]) -> str:

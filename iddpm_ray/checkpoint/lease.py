@@ -4,7 +4,9 @@
 
 A term is taken by creating the next number, which only one can do, and renewed by its holder alone; so no file has two
 writers. How old a renewal is, is judged by the store's own clock: the time it gives to a file written just now, less the
-time it gave to the renewal. What a driver does after it has lost its lease is fenced by the attempts' numbers.
+time it gave to the renewal. Where that clock was set back, the renewal lies ahead of it and would never grow old: there a
+holder is silent that was watched for so long by the watcher's own stopwatch. What a driver does after it has lost its
+lease is fenced by the attempts' numbers.
 """
 
 import json
@@ -40,33 +42,46 @@ class Lease:
     token: str = ""
 
 
-def take_lease(run_url: str, *, holder: str, stale_after_s: float) -> Lease:
+def take_lease(run_url: str, *, holder: str, stale_after_s: float, unchanged: bytes | None = None) -> Lease:
     """Take the run for this driver.
 
     Args:
         run_url: the run's directory.
         holder: who this is, as a person would know it: host, user, job.
         stale_after_s: silence after which a holder counts as gone; several times the interval of `renew`.
+        unchanged: the sign of life that the caller has watched stay the same for longer than that, if any.
 
     Raises:
         CheckpointError: somebody holds it; says who, since when, and how long ago they last renewed it.
     """
-    term = _newest(run_url)
-    if term:
-        said = _read(run_url, term)
-        age = _age_s(run_url, term)
-        if not said.get("released") and age < stale_after_s:
-            raise CheckpointError(
-                f"{storage.shown(run_url)} is in the hands of {said.get('holder', 'another driver')} since {said.get('since', 'a while')}",
-                value=f"renewed {age:.0f} s ago",
-                fix=f"stop that one first; if it is gone, this works {stale_after_s:.0f} s after its last renewal",
-            )
+    term = check_free(run_url, stale_after_s=stale_after_s, unchanged=unchanged)
     lease = Lease(run_url, term + 1, holder, datetime.now(UTC).isoformat(timespec="seconds"), secrets.token_hex(16))
     data = _encode(lease, renewed=0, released=False)
     url = _url(run_url, lease.term)
     if not storage.create(url, data) and storage.read_bytes(url) != data:
         raise CheckpointError(f"{storage.shown(run_url)} was taken by another driver just now", fix="let one of the two run")
     return lease
+
+
+def check_free(run_url: str, *, stale_after_s: float, unchanged: bytes | None = None) -> int:
+    """The number of the newest term, 0 if there was none, where nobody holds the run any more; arguments as of `take_lease`.
+
+    Raises:
+        CheckpointError: somebody holds it.
+    """
+    term = _newest(run_url)
+    said = _read(run_url, term) if term else {}
+    if not term or said.get("released"):
+        return term
+    age = _age_s(run_url, term)
+    if age >= stale_after_s or (age < 0 and unchanged is not None and sign_of_life(run_url) == unchanged):
+        return term
+    ahead = age <= -1
+    raise CheckpointError(
+        f"{storage.shown(run_url)} is in the hands of {said.get('holder', 'another driver')} since {said.get('since', 'a while')}",
+        value=f"renewed at a time {-age:.0f} s ahead of the storage's clock" if ahead else f"renewed {max(0.0, age):.0f} s ago",
+        fix=f"stop that one first; if it is gone, {'a start' if ahead else 'this'} works {stale_after_s:.0f} s after its last renewal",
+    )
 
 
 def renew(lease: Lease, *, renewed: int) -> None:

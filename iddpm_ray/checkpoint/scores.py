@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -44,18 +45,18 @@ def read_scores(run_url: str) -> list[Score]:
         try:
             said = json.loads(storage.read_bytes(score_url(run_url, checkpoint.name)))
             metrics = {str(name): float(value) for name, value in said.items()}
-        except (ValueError, TypeError, AttributeError, FileNotFoundError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, FileNotFoundError):
             continue
         found.append(Score(checkpoint, metrics))
     return sorted(found, key=lambda score: (score.checkpoint.step, score.checkpoint.attempt))
 
 
 def best_first(scores: list[Score]) -> list[Score]:
-    """Scores by the metric that the newest of them names first, the best one first; those without it are left out."""
+    """Scores by the metric that the newest of them names first, the best one first; those that have no number for it are left out."""
     metric = next(iter(scores[-1].metrics), None) if scores else None
-    having = [score for score in scores if metric in score.metrics]
     if metric is None:
         return []
+    having = [score for score in scores if metric in score.metrics and math.isfinite(score.metrics[metric])]
     upwards = metric.partition("[")[0] in HIGHER_IS_BETTER
     return sorted(having, key=lambda score: -score.metrics[metric] if upwards else score.metrics[metric])
 
@@ -82,6 +83,6 @@ def running(run_url: str) -> str | None:
     """The name of the checkpoint under evaluation; None if there is none, or nobody can read which."""
     try:
         said = json.loads(storage.read_bytes(storage.join(run_url, *_RUNNING)))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return str(said["checkpoint"]) if isinstance(said, dict) and "checkpoint" in said else None

@@ -3,11 +3,13 @@
 import io
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import EpsImagePlugin, ExifTags, GifImagePlugin, IcoImagePlugin, Image, ImageOps, UnidentifiedImageError
 
 from iddpm_ray.data.modes import flatten, scale_key
 from iddpm_ray.errors import DataError
@@ -17,7 +19,11 @@ FIX = "repair or remove it, or set data.on_error=substitute"
 
 _LOST = re.compile(r"truncat|EOF|not enough|only got|incomplete|expected to read", re.IGNORECASE)
 _SIGNATURES = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP", "JPEG2000", "AVIF")
-_opening = threading.Lock()
+_ALLOCATE_IN_OPEN = tuple(str(kind.format) for kind in (IcoImagePlugin.IcoImageFile, GifImagePlugin.GifImageFile))
+_HOLD_ANOTHER = ("ICNS", "BLP", "IPTC")  # a picture of its own size lies within, first looked at when it is loaded
+_limiting = threading.Lock()
+
+EpsImagePlugin.gs_binary = False  # PostScript is a program: an IPTC file that holds one must not start Ghostscript either
 
 
 class BadPicture(DataError):
@@ -56,11 +62,11 @@ def decode(data: bytes, decoding: Decoding, *, name: str = "the picture") -> NDA
     """Pixels [C, H, W] of a picture file: its first frame, turned upright by EXIF, composed on the background, made to fit.
 
     Args:
-        data: the whole file, in any format that Pillow reads.
+        data: the whole file, in any format that Pillow reads but EPS, which only an interpreter of programs draws.
         name: how errors call the picture, such as its path and row.
 
     Raises:
-        BadPicture: empty, truncated, damaged, not a picture, or larger than `decoding.max_pixels`.
+        BadPicture: empty, truncated, damaged, not a picture, PostScript, or larger than `decoding.max_pixels`.
     """
     if not data:
         raise BadPicture(f"{name} is empty (0 bytes)", fix=FIX)
@@ -112,28 +118,59 @@ def _covering(size: tuple[int, int], *, width: int, height: int) -> tuple[int, i
 
 def _loaded(data: bytes, *, max_pixels: int, name: str) -> Image.Image:
     """The first frame, decoded and upright, in the file's own mode."""
+    if _accepts("EPS", data):
+        raise BadPicture(f"{name} is EPS: PostScript is a program, and is not run", fix=f"convert it to PNG, {FIX}")
     try:
-        image = _opened(data)
-        if image.width * image.height > max_pixels:
-            what = f"{name} claims {image.width}x{image.height} pixels, more than data.max_pixels = {max_pixels}"
-            raise BadPicture(what, fix=f"raise data.max_pixels if the picture is genuine, {FIX}")
+        image = _opened(data, max_pixels=max_pixels)
+        _check_size(image, max_pixels=max_pixels, name=name)
         scale_key(image)
-        image.load()
+        _load(image, max_pixels=max_pixels)
+        _check_size(image, max_pixels=max_pixels, name=name)
     except (BadPicture, MemoryError):
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the warning where a filter makes it an error
+        found = re.search(r"\d+", str(error))
+        raise _too_large(found.group() if found else "more", max_pixels=max_pixels, name=name) from error
     except Exception as error:  # on damaged files decoders raise whatever they trip over: struct.error, SyntaxError, IndexError ...
         raise BadPicture(f"{name} {_complaint(data, error)}", fix=FIX) from error
     return _upright(image)
 
 
-def _opened(data: bytes) -> Image.Image:
-    """Reads the header alone. Pillow's own limit, one a process, is lifted meanwhile: ours is asked about what the header says."""
-    with _opening:
-        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+def _check_size(image: Image.Image, *, max_pixels: int, name: str) -> None:
+    if image.width * image.height > max_pixels:
+        raise _too_large(f"{image.width}x{image.height}", max_pixels=max_pixels, name=name)
+
+
+def _too_large(claimed: str, *, max_pixels: int, name: str) -> BadPicture:
+    what = f"{name} claims {claimed} pixels, more than data.max_pixels = {max_pixels}"
+    return BadPicture(what, fix=f"raise data.max_pixels if the picture is genuine, {FIX}")
+
+
+def _opened(data: bytes, *, max_pixels: int) -> Image.Image:
+    """Reads the header; only of the formats that allocate meanwhile does Pillow judge the size, whose refusal knows no width and height."""
+    allocates = any(_accepts(kind, data) for kind in _ALLOCATE_IN_OPEN)
+    with _pillow_limit(max_pixels if allocates else None):
+        return Image.open(io.BytesIO(data))
+
+
+def _load(image: Image.Image, *, max_pixels: int) -> None:
+    """Decodes: one at a time where Pillow has to be told the limit, else beside other threads."""
+    if image.format not in _HOLD_ANOTHER:
+        image.load()
+        return
+    with _pillow_limit(max_pixels):
+        image.load()
+
+
+@contextmanager
+def _pillow_limit(pixels: int | None) -> Iterator[None]:
+    """Sets Pillow's own limit, one a process, meanwhile: it warns of pictures beyond it, and raises at twice as many pixels."""
+    with _limiting:
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
         try:
-            return Image.open(io.BytesIO(data))
+            yield
         finally:
-            Image.MAX_IMAGE_PIXELS = limit
+            Image.MAX_IMAGE_PIXELS = before
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -11,7 +11,7 @@ from iddpm_ray.report.categories import RESTART, category, in_order
 from iddpm_ray.report.charts import Line
 from iddpm_ray.report.read import Picture, Run
 from iddpm_ray.report.style import STYLE
-from iddpm_ray.report.text import counted, interruptions, lasted, metrics_of, moment, money, phase_words
+from iddpm_ray.report.text import counted, encodable, interruptions, lasted, metrics_of, moment, money, phase_words
 from iddpm_ray.sinks.progress import duration_text
 from iddpm_ray.sinks.rows import Row
 
@@ -40,7 +40,7 @@ def report_page(run: Run, *, now: float | None = None) -> str:
         _section("Notes", _notes(run)),
     ]
     body = "\n".join(section for section in sections if section)
-    return (
+    return encodable(
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(run.name)}: report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"

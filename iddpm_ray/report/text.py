@@ -29,7 +29,12 @@ def report_text(run: Run) -> str:
     notes = [f"attempt {one.number}: {note}" for one in account.attempts for note in one.notes]
     if notes or run.problems:
         parts.append("notes\n" + "\n".join(f"  {line}" for line in [*notes, *run.problems]))
-    return "\n\n".join(parts)
+    return encodable("\n\n".join(parts))
+
+
+def encodable(text: str) -> str:
+    """The text with `?` for halves of characters, which a damaged record may hold and no file or terminal takes."""
+    return text.encode(errors="replace").decode()
 
 
 def metrics_of(rows: Sequence[Row]) -> list[str]:

@@ -69,9 +69,9 @@ def take_hold(run_url: str, *, say: Callable[[str], None], stale_s: float = STAL
     while time.monotonic() < until:
         time.sleep(0.5)
         if leases.sign_of_life(run_url) != sign:
-            break
+            raise refusal
         try:
             return Hold(leases.take_lease(run_url, holder=holder, stale_after_s=stale_s))
         except CheckpointError as error:
             refusal = error
-    raise refusal
+    return Hold(leases.take_lease(run_url, holder=holder, stale_after_s=stale_s, unchanged=sign))

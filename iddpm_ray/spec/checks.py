@@ -51,6 +51,8 @@ def check_names(run: RunSpec, data: DataSpec, init: InitSpec, optim: OptimSpec, 
                 url,
                 "lives in the memory of one process: use a path, gs://, s3:// or another store that all workers reach",
             )
+        elif path == "run.output_dir" and "::" in url:
+            yield Problem(path, url, "should not hold '::', by which fsspec chains file systems (zip::…): the run would go elsewhere")
 
 
 def widths(model: ModelSpec, data: DataSpec) -> tuple[float, ...] | None:

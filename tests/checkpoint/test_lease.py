@@ -10,7 +10,7 @@ import pytest
 from stores import base_fixture, gcs_fixture, s3_fixture  # noqa: F401 fixtures are found by being here
 
 from iddpm_ray import storage
-from iddpm_ray.checkpoint.lease import Lease, LeaseLostError, check, release, renew, take_lease
+from iddpm_ray.checkpoint.lease import Lease, LeaseLostError, check, release, renew, sign_of_life, take_lease
 from iddpm_ray.errors import CheckpointError
 
 
@@ -43,6 +43,25 @@ def test_age_is_the_difference_of_two_times_of_the_store(tmp_path: Path) -> None
     os.utime(path, (path.stat().st_mtime - 100,) * 2)
     take_lease(str(tmp_path), holder="ben", stale_after_s=99)
     assert sorted(file.name for file in path.parent.iterdir()) == ["00000001.json", "00000002.json"]
+
+
+def test_a_renewal_ahead_of_the_clock_is_stale_once_it_was_watched_in_vain(tmp_path: Path) -> None:
+    """A clock that was set back, or a lease copied from elsewhere, would hold the run for as long as it is ahead."""
+    lease = take_lease(str(tmp_path), holder="anna", stale_after_s=60)
+    path = tmp_path / "lease" / f"{lease.term:08d}.json"
+    watched = sign_of_life(str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"renewed \d s ago"):
+        take_lease(str(tmp_path), holder="ben", stale_after_s=60, unchanged=watched)
+    os.utime(path, (path.stat().st_mtime + 3600,) * 2)
+    with pytest.raises(CheckpointError, match=r"in the hands of anna since .*renewed at a time 3[56]\d\d s ahead of the storage's clock"):
+        take_lease(str(tmp_path), holder="ben", stale_after_s=60)
+    renew(lease, renewed=1)
+    os.utime(path, (path.stat().st_mtime + 3600,) * 2)
+    with pytest.raises(CheckpointError, match="in the hands of anna"):
+        take_lease(str(tmp_path), holder="ben", stale_after_s=60, unchanged=watched)
+    take_lease(str(tmp_path), holder="ben", stale_after_s=60, unchanged=sign_of_life(str(tmp_path)))
+    with pytest.raises(LeaseLostError, match="was taken over by ben"):
+        check(lease)
 
 
 def test_of_drivers_that_take_over_at_once_one_succeeds(tmp_path: Path) -> None:

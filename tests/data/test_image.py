@@ -1,12 +1,15 @@
 import random
+import resource
 import struct
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from pictures import file_of, noise
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, PngImagePlugin
 
 from iddpm_ray.data.image import BadPicture, Decoding, decode
 from iddpm_ray.data.listing import picture_extensions
@@ -274,6 +277,75 @@ def test_a_picture_that_claims_too_much_is_refused_by_its_header() -> None:
     with pytest.raises(BadPicture, match=r"claims 24x20 pixels, more than data\.max_pixels = 479"):
         decode(file_of(Image.fromarray(noise(0))), Decoding(20, 24, max_pixels=479))
     assert decode(file_of(Image.fromarray(noise(0))), Decoding(20, 24, max_pixels=480)).shape == (3, 20, 24)
+
+
+def ico(picture: bytes) -> bytes:
+    """An icon that claims 16x16 pixels, whatever it holds."""
+    return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
+
+
+def icns(picture: bytes) -> bytes:
+    """An icon of Apple's that claims 128x128 pixels, whatever it holds."""
+    return b"icns" + struct.pack(">I", 16 + len(picture)) + b"ic07" + struct.pack(">I", 8 + len(picture)) + picture
+
+
+def gif(width: int, height: int) -> bytes:
+    """One frame to be wiped after it is shown, for which Pillow fills memory in `open`."""
+    head = b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    wiped = b"\x21\xf9\x04\x08\0\0\0\0"
+    return head + wiped + b"\x2c" + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x02\x4c\x01\0\x3b"
+
+
+def iptc(picture: bytes) -> bytes:
+    """A picture of 4x4 grey pixels by its fields, whatever it holds."""
+
+    def field(record: int, tag: int, data: bytes) -> bytes:
+        return bytes([0x1C, record, tag]) + struct.pack(">H", len(data)) + data
+
+    shape = field(3, 60, b"\1\0") + field(3, 20, b"\0\4") + field(3, 30, b"\0\4") + field(3, 120, b"\0\5")
+    return shape + field(8, 10, picture)
+
+
+@pytest.mark.parametrize("wrap", [ico, icns, iptc])
+def test_a_picture_within_a_file_is_refused_before_it_is_decoded(wrap: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[object] = []
+    limit = Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load_prepare", lambda self: decoded.append(self))
+    with pytest.raises(BadPicture, match=r"x claims \d+ pixels, more than data\.max_pixels = 1000000.*data\.on_error=substitute"):
+        decode(wrap(bomb(30000, 30000)), Decoding(20, 24, max_pixels=1_000_000), name="x")
+    assert not decoded
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+@pytest.mark.filterwarnings("ignore:Image was not the expected size")
+def test_a_picture_within_an_icon_is_held_to_the_very_limit() -> None:
+    inner = file_of(Image.fromarray(noise(0)))
+    assert decode(ico(inner), Decoding(20, 24, max_pixels=480)).shape == (3, 20, 24)
+    with pytest.raises(BadPicture, match=r"claims (24x20|480) pixels, more than data\.max_pixels = 479"):
+        decode(ico(inner), Decoding(20, 24, max_pixels=479))
+
+
+def test_no_memory_is_filled_for_a_gif_that_claims_too_much() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadPicture, match=r"claims (30000x30000|900000000) pixels, more than data\.max_pixels = 1000000"):
+        decode(gif(30000, 30000), Decoding(20, 24, max_pixels=1_000_000))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KiB"
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize("data", [EPS, b"\xc5\xd0\xd3\xc6" + bytes(26) + EPS, iptc(EPS)], ids=["eps", "dos-eps", "eps-in-iptc"])
+def test_postscript_starts_no_program(data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {started}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(BadPicture, match=r"cat\.png is (EPS: PostScript is a program, and is not run|damaged)") as caught:
+        decode(data, SAME, name="cat.png")
+    assert "\n" not in str(caught.value)
+    assert not started.exists()
 
 
 def test_a_larger_limit_is_obeyed_beyond_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

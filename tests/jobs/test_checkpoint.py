@@ -1,6 +1,7 @@
 """What a person is told about checkpoints, and what nobody can remove by mistake."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +10,7 @@ from checkpoint.states import save_alone
 
 from iddpm_ray.checkpoint.attempts import begin_attempt, take_attempt
 from iddpm_ray.checkpoint.commit import Checkpoint, checkpoint_at, complete
+from iddpm_ray.checkpoint.lease import release, take_lease
 from iddpm_ray.checkpoint.marker import MARKER
 
 PROGRAM = Path(__file__).parents[2] / "jobs" / "checkpoint.py"
@@ -86,9 +88,7 @@ def test_verify_finds_a_flipped_bit_and_says_so_with_its_exit_code(
 def test_rm_refuses_what_the_run_goes_on_from_or_began_from(program: ModuleType, run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["rm", run, "50"]) == 2
     said = capsys.readouterr().err
-    assert said == (
-        "error: step-00000050.a0002 is the newest complete checkpoint: the run goes on from it: --force removes it all the same\n"
-    )
+    assert said == ("error: step-00000050.a0002 is the newest sound checkpoint: the run goes on from it: --force removes it all the same\n")
     assert program.main(["rm", run, "20"]) == 2
     assert "step-00000020.a0001 is what attempt 2 began from: --force" in capsys.readouterr().err
     assert len(complete(run)) == 5
@@ -97,6 +97,42 @@ def test_rm_refuses_what_the_run_goes_on_from_or_began_from(program: ModuleType,
     assert "step-00000060.a0002: removed" in capsys.readouterr().out
     assert program.main(["rm", "--force", run, "50"]) == 0
     assert [one.step for one in complete(run)] == [40, 30, 20]
+
+
+def flip(checkpoint: Checkpoint) -> None:
+    path = Path(checkpoint.url) / "data-00000-000.bin"
+    content = bytearray(path.read_bytes())
+    content[5] ^= 4
+    path.write_bytes(content)
+
+
+def test_rm_keeps_the_newest_sound_one_and_not_a_damaged_one(program: ModuleType, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sizes are right where content is not, and the run goes back to the one before it."""
+    newest = complete(run)[0]
+    flip(newest)
+    assert program.main(["rm", run, "40"]) == 2
+    assert "step-00000040.a0002 is the newest sound checkpoint: the run goes on from it: --force" in capsys.readouterr().err
+    assert program.main(["rm", run, "50"]) == 0
+    assert [one.step for one in complete(run)] == [40, 30, 20, 10]
+    for one in complete(run)[:3]:
+        flip(one)
+    assert program.main(["rm", run, "10"]) == 2
+    assert "step-00000010.a0001 is the newest sound checkpoint" in capsys.readouterr().err
+    assert program.main(["rm", run, "20"]) == 0, "attempt 2 began from it, but nobody can any more"
+
+
+def test_rm_is_refused_while_a_driver_has_the_run(program: ModuleType, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = take_lease(run, holder="anna on host-1", stale_after_s=60)
+    assert program.main(["rm", run, "10"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(
+        r"error: \S+ is in the hands of anna on host-1 since 20\d\d-.* \(got renewed \d s ago\): stop that one .*--force", said
+    )
+    assert len(complete(run)) == 5
+    assert program.main(["rm", "--force", run, "30"]) == 0
+    release(lease)
+    assert program.main(["rm", run, "10"]) == 0
+    assert [one.step for one in complete(run)] == [50, 40, 20]
 
 
 def test_what_is_not_there_is_named(program: ModuleType, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,15 @@ def test_what_is_odd_is_a_note_and_the_rest_is_shown(tmp_path: Path, capsys: pyt
     assert note in (run / "report.html").read_text()
 
 
+def test_half_a_character_in_a_record_is_shown_as_a_question_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(run_at(str(tmp_path / "run")))
+    end = json.loads((run / "attempts/0001.end.json").read_text())
+    (run / "attempts/0001.end.json").write_text(json.dumps({**end, "why": "failed", "cause": "half \ud800 of it"}))
+    assert report([str(run)]) == 0
+    assert "half ? of it" in (run / "report.html").read_text()
+    capsys.readouterr().out.encode()
+
+
 def test_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report([str(tmp_path)]) == 2
     assert "error: " in capsys.readouterr().err

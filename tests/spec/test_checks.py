@@ -18,6 +18,8 @@ REFUSED = [
     ({"run.name": "a" * 101}, "should be 1 to 100 letters"),
     ({"run.output_dir": "memory://x"}, 'run.output_dir (got "memory://x"): lives in the memory of one process: use a path, gs://, s3://'),
     ({"run.output_dir": "simplecache::memory://x"}, "run.output_dir"),
+    ({"run.output_dir": "/runs/x::y"}, "run.output_dir (got \"/runs/x::y\"): should not hold '::', by which fsspec chains file systems"),
+    ({"run.output_dir": "simplecache::gs://b/runs"}, "run.output_dir (got \"simplecache::gs://b/runs\"): should not hold '::'"),
     ({"data.path": "Memory://x"}, "data.path"),
     ({"run.output_dir": ""}, "run.output_dir"),
     ({"run.output_dir": "/a\x07b"}, "should not be empty, nor hold control characters"),
