@@ -269,3 +269,21 @@ def test_any_scheme_is_read(tmp_path: Path) -> None:
         storage.write_whole(f"memory://table/{part}", (tmp_path / "table" / part).read_bytes())
     table = manifests.build("memory://table")
     assert (load(table, order, decoding=SIZE).pixels == load(here, order, decoding=SIZE).pixels).all()
+
+
+@pytest.mark.parametrize("store", ["local", "memory"])
+def test_colons_in_names_of_pictures_and_folders_are_read(tmp_path: Path, store: str) -> None:
+    root = f"{tmp_path}/a::b" if store == "local" else "memory://a::b/c"
+    for i, name in enumerate(["a.png", "b::1.png", "c/memory::d.png"]):
+        storage.write_whole(storage.join(root, name), file_of(Image.new("RGB", (8, 8), (i, 0, 0))))
+    loaded = load(manifests.build(root), rows(0, 1, 2), decoding=Decoding(8, 8), on_error="substitute")
+    assert loaded.pixels[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert not loaded.substituted.any()
+
+
+def test_colons_in_the_name_of_a_parquet_file_are_read(tmp_path: Path) -> None:
+    make_parquet(tmp_path, [file_of(Image.new("RGB", (8, 8), (7, 0, 0)))] * 2, [0, 1], files=1)
+    file = (tmp_path / "part-0.parquet").rename(tmp_path / "a::b.parquet")
+    for path in (tmp_path, file):
+        manifest = manifests.build(str(path), labels="column")
+        assert load(manifest, rows(1), decoding=Decoding(8, 8)).pixels[0, 0, 0, 0] == 7
