@@ -287,3 +287,24 @@ def test_colons_in_the_name_of_a_parquet_file_are_read(tmp_path: Path) -> None:
     for path in (tmp_path, file):
         manifest = manifests.build(str(path), labels="column")
         assert load(manifest, rows(1), decoding=Decoding(8, 8)).pixels[0, 0, 0, 0] == 7
+
+
+def test_a_parquet_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    for shade, count in ((10, 1), (200, 3), (90, 2)):
+        pictures = [file_of(Image.new("RGB", (8, 8), (shade + i, 0, 0))) for i in range(count)]
+        make_parquet(tmp_path, pictures, [0] * count, files=1, group=2)
+        loaded = load(manifests.build(str(tmp_path)), np.arange(count), decoding=Decoding(8, 8))
+        assert loaded.pixels[:, 0, 0, 0].tolist() == [shade + i for i in range(count)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("left", [0, 2, 3])
+def test_rows_that_a_parquet_file_has_no_more_are_an_error(tmp_path: Path, left: int, known: bool) -> None:
+    pictures = [file_of(Image.fromarray(noise(i))) for i in range(4)]
+    make_parquet(tmp_path, pictures, [0] * 4, files=1, group=2)
+    manifest = manifests.build(str(tmp_path))
+    if known:
+        load(manifest, rows(0), decoding=SIZE)
+    make_parquet(tmp_path, pictures[:left], [0] * left, files=1, group=2)
+    with pytest.raises(DataError, match=r"part-0\.parquet has fewer rows than the data set was listed with"):
+        load(manifest, rows(3), decoding=SIZE, on_error="substitute")
