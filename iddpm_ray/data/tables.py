@@ -116,6 +116,7 @@ def _byte_column(schema: pa.Schema, name: str) -> str | None:
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(
         test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
     )

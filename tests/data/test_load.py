@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import faulty
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -52,6 +53,14 @@ def test_parquet_gives_what_files_give(tmp_path: Path, struct: bool) -> None:
     loaded = load(manifest, rows(10, 0, 3, 5, 6, 10), decoding=SIZE)
     assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (10, 0, 3, 5, 6, 10)])).all()
     assert [manifest.classes[label] for label in loaded.labels] == list("baacab")
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.binary()), pa.binary_view(), pa.large_binary()])
+def test_pictures_may_lie_in_any_binary_column(tmp_path: Path, kind: pa.DataType) -> None:
+    files = [file_of(Image.fromarray(noise(i))) for i in (0, 1, 0, 2)]
+    pq.write_table(pa.table({"image": pa.array(files, pa.binary()).cast(kind)}), tmp_path / "a.parquet", row_group_size=2)
+    loaded = load(manifests.build(str(tmp_path)), rows(3, 0, 2, 1), decoding=SIZE)
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (2, 0, 0, 1)])).all()
 
 
 def test_a_row_group_is_read_once_for_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
