@@ -101,8 +101,24 @@ def check_decoding(manifest: Manifest, decoding: Decoding) -> None:
     }
     for field, (packed, wanted) in pairs.items():
         if packed != wanted:
-            what = f"{storage.shown(manifest.root)} was packed with {field} = {packed}, the run wants {wanted}"
-            raise DataError(what, fix=f"set {field}={packed}, or pack the source again into another folder")
+            raise _packed_otherwise(manifest, field, packed=packed, wanted=wanted)
+
+
+def check_limit(manifest: Manifest, decoding: Decoding) -> None:
+    """Refuses a packed set whose pictures were held to another `data.max_pixels`, which does nothing once they are packed.
+
+    Asked when a run takes a data set up, not of those that have trained on it.
+
+    Raises:
+        DataError: with both limits.
+    """
+    if manifest.packed is not None and manifest.packed.decoding.max_pixels != decoding.max_pixels:
+        raise _packed_otherwise(manifest, "data.max_pixels", packed=manifest.packed.decoding.max_pixels, wanted=decoding.max_pixels)
+
+
+def _packed_otherwise(manifest: Manifest, field: str, *, packed: object, wanted: object) -> DataError:
+    what = f"{storage.shown(manifest.root)} was packed with {field} = {packed}, the run wants {wanted}"
+    return DataError(what, fix=f"set {field}={packed}, or pack the source again into another folder")
 
 
 def _same_packed(old: Manifest, new: Manifest) -> bool:

@@ -11,7 +11,7 @@ from iddpm_ray.checkpoint.choose import Choice, newest_readable
 from iddpm_ray.checkpoint.commit import SPEC_FILE
 from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.data import manifest as manifests
-from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_no_new_class, check_same
+from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_limit, check_no_new_class, check_same, compare
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.sinks.tracker import check_installed
@@ -88,6 +88,7 @@ def inspect_run(spec: JobSpec) -> Opening:
     there = _there(url, spec)
     if there is None:
         manifest = _manifest(spec)
+        check_limit(manifest, decoding_of(spec))
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
     manifest = _manifest(spec, classes=there.pinned.classes)
@@ -170,7 +171,10 @@ def _check_pinned(spec: JobSpec, pinned: Manifest, found: Manifest) -> None:
     """Whether a run that is pinned to one data set may go on with what was found."""
     if not spec.data.adopt:
         check_same(pinned, found)
-    elif spec.model.class_cond and spec.model.num_classes is None:
+        return
+    if compare(pinned, found):
+        check_limit(found, decoding_of(spec))
+    if spec.model.class_cond and spec.model.num_classes is None:
         check_no_new_class(pinned, found)
 
 

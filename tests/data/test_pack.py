@@ -14,7 +14,7 @@ from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data import pack as packing_module
 from iddpm_ray.data.blocks import Share
-from iddpm_ray.data.changes import check_decoding, compare
+from iddpm_ray.data.changes import check_decoding, check_limit, compare
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.load import load
 from iddpm_ray.data.local import local_stream
@@ -241,6 +241,12 @@ def test_a_run_that_wants_other_pixels_is_refused(tmp_path: Path) -> None:
     pack(packing_of(str(tmp_path / "source")), str(tmp_path / "packed"))
     manifest = manifests.build(str(tmp_path / "packed"))
     check_decoding(manifest, replace(SIZE, max_pixels=5))
+    check_limit(manifest, SIZE)
+    with pytest.raises(
+        DataError, match=r"packed with data\.max_pixels = 178956970, the run wants 5: set data\.max_pixels=178956970, or pack"
+    ):
+        check_limit(manifest, replace(SIZE, max_pixels=5))
+    check_limit(manifests.build(str(tmp_path / "source")), replace(SIZE, max_pixels=5))
     for wanted, message in (
         (replace(SIZE, width=8), r"was packed with data\.image_size = \[8, 10\], the run wants \[8, 8\]"),
         (replace(SIZE, channels=1), r"data\.channels = 3, the run wants 1"),
