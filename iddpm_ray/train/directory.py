@@ -17,6 +17,7 @@ from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.sinks.tracker import check_installed
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
 from iddpm_ray.spec.text import dump_yaml, load_text
+from iddpm_ray.train.adopted import adopted
 from iddpm_ray.train.begin import check_init
 from iddpm_ray.train.sources import decoding_of
 
@@ -36,6 +37,7 @@ class Opening:
         choice: the checkpoint that the run would go on from.
         changes: fields that may change and did, since the run was last started.
         fresh: whether there was no run of this name.
+        adopted: what changed in the data set and with it, in lines; () unless `data.adopt` took a changed one.
     """
 
     url: str
@@ -44,10 +46,12 @@ class Opening:
     choice: Choice
     changes: tuple[FieldChange, ...]
     fresh: bool
+    adopted: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """What a start would begin from, in words."""
-        changes = f"; changed since the last start: {', '.join(str(change) for change in self.changes)}" if self.changes else ""
+        changed = f"changed since the last start: {', '.join(str(change) for change in self.changes)}" if self.changes else ""
+        changes = "".join(f"; {line}" for line in (changed, *self.adopted) if line)
         checkpoint = self.choice.checkpoint
         if checkpoint is not None:
             return f"resumes step {checkpoint.step} from {checkpoint.name}{changes}"
@@ -97,7 +101,7 @@ def inspect_run(spec: JobSpec) -> Opening:
     choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest()))
     if choice.checkpoint is None:
         check_init(spec, num_classes=_num_classes(spec, manifest))
-    return Opening(url, spec, manifest, choice, newer, fresh=False)
+    return Opening(url, spec, manifest, choice, newer, fresh=False, adopted=adopted(spec, there.pinned, manifest))
 
 
 @dataclass(frozen=True)
