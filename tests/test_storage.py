@@ -1,9 +1,11 @@
 """The same laws of storage on a local disk, on S3 (moto) and on GCS (a server of ours), each through its real client."""
 
+import io
 import multiprocessing.pool
 import os
 import pickle
 import threading
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -30,6 +32,32 @@ def test_a_file_is_what_was_written_last(base: str) -> None:
     assert storage.is_dir(storage.parent(url))
     storage.write_checked(url, b"four")
     assert storage.read_bytes(url) == b"four"
+
+
+def test_colons_are_part_of_a_name(base: str) -> None:
+    folder = storage.join(base, "a::b")
+    names = ["c::d.png", "e/f::g::h", "zip::i", "memory::j.png"]
+    for name in names:
+        storage.write_whole(storage.join(folder, name), name.encode())
+    assert [file.path for file in storage.find(folder)] == sorted(names)
+    assert [entry.name for entry in storage.list_dir(base)] == ["a::b"]
+    assert storage.is_dir(folder)
+    for name in names:
+        assert storage.read_bytes(storage.join(folder, name)) == name.encode()
+        assert storage.size(storage.join(folder, name)) == len(name)
+    storage.delete_tree(folder)
+    assert not storage.exists(folder)
+
+
+def test_a_chain_is_followed(base: str, tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("specs/a.yaml", "run: {}")
+    url = storage.join(base, "specs.zip")
+    storage.write_whole(url, archive.getvalue())
+    assert storage.read_bytes(f"zip://specs/a.yaml::{url}") == b"run: {}"
+    fs, path = storage.filesystem(f"simplecache::{url}")
+    assert fs.cat_file(path) == archive.getvalue()
 
 
 def test_an_absent_file_cannot_be_read(base: str) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from iddpm_ray import storage
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.manifest import Manifest
@@ -10,7 +12,7 @@ from iddpm_ray.errors import DataError
 
 def compare(old: Manifest, new: Manifest) -> list[str]:
     """What changed from `old` to `new`, a line a kind of change with the first few names; [] if nothing did."""
-    if old.digest == new.digest:
+    if old.digest == new.digest or _same_packed(old, new):
         return []
     if old.kind != new.kind:
         return [f"it was {_kind(old)} and is now {_kind(new)}"]
@@ -119,8 +121,37 @@ def check_decoding(manifest: Manifest, decoding: Decoding) -> None:
     }
     for field, (packed, wanted) in pairs.items():
         if packed != wanted:
-            what = f"{storage.shown(manifest.root)} was packed with {field} = {packed}, the run wants {wanted}"
-            raise DataError(what, fix=f"set {field}={packed}, or pack the source again into another folder")
+            raise _packed_otherwise(manifest, field, packed=packed, wanted=wanted)
+
+
+def check_limit(manifest: Manifest, decoding: Decoding) -> None:
+    """Refuses a packed set whose pictures were held to another `data.max_pixels`, which does nothing once they are packed.
+
+    Asked when a run takes a data set up, not of those that have trained on it.
+
+    Raises:
+        DataError: with both limits.
+    """
+    if manifest.packed is not None and manifest.packed.decoding.max_pixels != decoding.max_pixels:
+        raise _packed_otherwise(manifest, "data.max_pixels", packed=manifest.packed.decoding.max_pixels, wanted=decoding.max_pixels)
+
+
+def _packed_otherwise(manifest: Manifest, field: str, *, packed: object, wanted: object) -> DataError:
+    what = f"{storage.shown(manifest.root)} was packed with {field} = {packed}, the run wants {wanted}"
+    return DataError(what, fix=f"set {field}={packed}, or pack the source again into another folder")
+
+
+def _same_packed(old: Manifest, new: Manifest) -> bool:
+    """Whether both are the same rows of the same shards, whenever the packed set's own manifest was written."""
+    if old.packed is None or old.packed != new.packed:
+        return False
+    columns = ["path", "row", "size", "tag", "key", "source", "source_row", "bad"]
+    return all(_plain(old.table.column(name)).equals(_plain(new.table.column(name))) for name in columns)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without the order in which a dictionary happens to hold its values."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _kind(manifest: Manifest) -> str:

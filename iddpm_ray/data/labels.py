@@ -68,7 +68,8 @@ def texts_of_column(column: pa.ChunkedArray, *, name: str, where: str) -> list[s
         DataError: another type, or a row without a label.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    named = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(test(kind) for test in named):
         raise DataError(
             f"column {name} of {where} holds {kind}, which names no class", fix="set data.label_column to a column of integers or text"
         )

@@ -77,7 +77,9 @@ def read_outcomes(manifest: Manifest, rows: NDArray[np.int64], *, decoding: Deco
             return _packed(manifest, rows, decoding=decoding)
         case "parquet":
             inner = np.array(manifest.column("row", rows), dtype=np.int64)
-            files = read_pictures(manifest.root, manifest.column("path", rows), inner, image_column=manifest.image_column)
+            paths = manifest.column("path", rows)
+            versions = list(zip(manifest.column("size", rows), manifest.column("tag", rows), strict=True))
+            files = read_pictures(manifest.root, paths, inner, versions=versions, image_column=manifest.image_column)
             named = (
                 BadPicture(f"{manifest.name(int(row))} {data.what}", fix=FIX) if isinstance(data, BadPicture) else data
                 for row, data in zip(rows, files, strict=True)

@@ -47,7 +47,7 @@ class Manifest:
         root: URL that paths are relative to.
         kind: `folder` of pictures, `parquet` files, or `packed` shards.
         classes: the text of each class index; () without labels.
-        digest: of path, size and tag of every file; equal for equal data.
+        digest: of path, size and tag of every file; equal for equal data. The manifest of a packed set goes in by its content.
         table: `path`, `row` (within that file), `size` in bytes and `tag` of the file, `label` int32 (-1 without), `is_validation`,
             and `key` (int64, of the source's path and row alone, so that a packed set splits like its source). Packed sets also have
             `source`, `source_row`, and `bad`: why the source could not be read, or null.
@@ -133,16 +133,15 @@ def build(
     listing = list_data(path)
     if listing.kind != "parquet" and image_column != "image":
         raise DataError("data.image_column has no effect: no Parquet is read", value=image_column, fix="leave it out")
-    digest = digest_of(listing)
     match listing.kind:
         case "folder":
             rows = rows_of_pictures(listing, labels=labels, known=classes)
-            manifest = Manifest(listing.root, "folder", rows.classes, digest, rows.table)
+            manifest = Manifest(listing.root, "folder", rows.classes, digest_of(listing), rows.table)
         case "parquet":
             rows = rows_of_tables(listing, labels=labels, image_column=image_column, label_column=label_column, known=classes)
-            manifest = Manifest(listing.root, "parquet", rows.classes, digest, rows.table, image_column)
+            manifest = Manifest(listing.root, "parquet", rows.classes, digest_of(listing), rows.table, image_column)
         case "packed":
-            manifest = _packed(listing, labels=labels, known=classes, digest=digest)
+            manifest = _packed(listing, labels=labels, known=classes)
     return split(manifest, seed=seed, fraction=validation_fraction)
 
 
@@ -247,9 +246,11 @@ def read(url: str) -> Manifest:
     return manifest
 
 
-def _packed(listing: Listing, *, labels: str, known: Sequence[str], digest: str) -> Manifest:
+def _packed(listing: Listing, *, labels: str, known: Sequence[str]) -> Manifest:
     """The manifest that packing left, with the tags that its shards have now and labels by the rule wanted now."""
-    stored = read(storage.join(listing.root, PACKED_MANIFEST))
+    url = storage.join(listing.root, PACKED_MANIFEST)
+    data = storage.read_bytes(url)
+    stored = from_bytes(data, name=storage.shown(url))
     now = {file.path: file for file in listing.files}
     for shard in stored.files.values():
         if shard.path not in now or now[shard.path].size != shard.size:
@@ -260,7 +261,13 @@ def _packed(listing: Listing, *, labels: str, known: Sequence[str], digest: str)
     labelled = _relabelled(stored, labels=labels, known=known)
     tags = pa.array([now[path].tag for path in stored.table.column("path").to_pylist()]).dictionary_encode()
     table = with_column(with_column(stored.table, "label", pa.array(labelled.labels)), "tag", tags)
+    digest = digest_of(_tagged(listing, PACKED_MANIFEST, tag=hashlib.sha256(data).hexdigest()))
     return replace(stored, root=listing.root, classes=labelled.classes, digest=digest, table=table)
+
+
+def _tagged(listing: Listing, path: str, *, tag: str) -> Listing:
+    """The listing with another tag for one of its files."""
+    return replace(listing, files=tuple(replace(file, tag=tag) if file.path == path else file for file in listing.files))
 
 
 def _relabelled(stored: Manifest, *, labels: str, known: Sequence[str]) -> Labelled:

@@ -13,7 +13,7 @@ from iddpm_ray import storage
 from iddpm_ray.data.image import BadPicture, Decoding
 from iddpm_ray.data.listing import PACKED_MANIFEST, PACKED_PLAN
 from iddpm_ray.data.load import OnError, read_outcomes
-from iddpm_ray.data.manifest import Manifest, Packed, with_column, write
+from iddpm_ray.data.manifest import Manifest, Packed, to_bytes, with_column
 from iddpm_ray.errors import DataError
 
 FORMAT = 1
@@ -102,7 +102,7 @@ def pack(
             found += len(rows)
         bad |= {int(row): why for row, why in note["bad"].items()}
         progress(rows.stop, packing.source.num_rows)
-    write(_packed_manifest(packing, destination, bad), storage.join(destination, PACKED_MANIFEST))
+    _write_manifest(_packed_manifest(packing, destination, bad), destination, present=PACKED_MANIFEST in present)
     return PackReport(packing.source.num_rows, packing.num_shards, found, bad)
 
 
@@ -189,6 +189,13 @@ def _finished(destination: str, shard: int, *, present: dict[str, int], num_byte
 
 def _read_note(destination: str, shard: str) -> dict[str, Any]:
     return json.loads(storage.read_bytes(storage.join(destination, f"{shard}.json")))
+
+
+def _write_manifest(manifest: Manifest, destination: str, *, present: bool) -> None:
+    """Writes the manifest, unless the same one is there: who trains from it need not see that somebody packed again."""
+    url, data = storage.join(destination, PACKED_MANIFEST), to_bytes(manifest)
+    if not present or storage.read_bytes(url) != data:
+        storage.write_whole(url, data)
 
 
 def _packed_manifest(packing: Packing, destination: str, bad: dict[int, str]) -> Manifest:

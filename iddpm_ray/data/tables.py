@@ -19,6 +19,8 @@ _CACHE_BYTES = 256 << 20
 _GROUP_BYTES = 4 << 30  # of one row group, which is read whole
 _FIX = "write it again or remove it; this job must have the right to read it"
 
+Version = tuple[int, str]  # size and tag of a file
+
 
 @dataclass(frozen=True)
 class TableRows:
@@ -65,31 +67,41 @@ def _label_column(file: pq.ParquetFile, name: str, url: str) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=file.schema_arrow.field(name).type)
 
 
-def read_pictures(root: str, paths: Sequence[str], rows: NDArray[np.int64], *, image_column: str) -> list[bytes | BadPicture]:
+def read_pictures(
+    root: str, paths: Sequence[str], rows: NDArray[np.int64], *, versions: Sequence[Version], image_column: str
+) -> list[bytes | BadPicture]:
     """The picture files at (path, row within it), in the order asked for; b"" where the table holds none, and what is the matter with the
     row group where it is damaged.
 
     Every row group is read at most once a call. A row group is the least that Parquet gives: for training from large row groups in shuffled
     order, pack the set first.
+
+    Args:
+        versions: each file's, so that a file written anew is read anew.
+
+    Raises:
+        DataError: a file has no such row or column any more.
     """
     out: list[bytes | BadPicture] = [b""] * len(paths)
-    wanted: dict[tuple[str, int], list[int]] = {}
-    offsets: dict[str, NDArray[np.int64]] = {}
-    for i, path in enumerate(paths):
-        if path not in offsets:
-            offsets[path] = _group_offsets(storage.join(root, path))
-        group = int(np.searchsorted(offsets[path], rows[i], side="right")) - 1
-        wanted.setdefault((path, group), []).append(i)
-    for (path, group), places in wanted.items():
-        column = _groups.get(storage.join(root, path), group, image_column)
+    wanted: dict[tuple[str, Version, int], list[int]] = {}
+    offsets: dict[tuple[str, Version], NDArray[np.int64]] = {}
+    for i, (path, version) in enumerate(zip(paths, versions, strict=True)):
+        url = storage.join(root, path)
+        if (url, version) not in offsets:
+            offsets[url, version] = _group_offsets(url, version)
+        group = int(np.searchsorted(offsets[url, version], rows[i], side="right")) - 1
+        wanted.setdefault((url, version, group), []).append(i)
+    for (url, version, group), places in wanted.items():
+        column = _groups.get(url, version, group, image_column)
         if isinstance(column, BadPicture):
             for i in places:
                 out[i] = column
             continue
-        start = offsets[path][group]
-        for i in places:
-            value = column[int(rows[i] - start)].as_py()
-            out[i] = value or b""
+        within = rows[places] - offsets[url, version][group]
+        if within.max() >= len(column):
+            raise _rewritten(url)
+        for i, row in zip(places, within.tolist(), strict=True):
+            out[i] = column[row].as_py() or b""
     return out
 
 
@@ -104,6 +116,7 @@ def _byte_column(schema: pa.Schema, name: str) -> str | None:
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(
         test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
     )
@@ -131,8 +144,8 @@ def _is_damage(error: Exception) -> bool:
 
 @lru_cache(maxsize=1024)
 @storage.patiently
-def _group_offsets(url: str) -> NDArray[np.int64]:
-    """First row of every row group."""
+def _group_offsets(url: str, version: Version) -> NDArray[np.int64]:
+    """First row of every row group; the version only keys the cache."""
     metadata = _open(url).metadata
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)[:-1]
@@ -143,12 +156,12 @@ class _Groups:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._columns: OrderedDict[tuple[str, int, str], pa.ChunkedArray | BadPicture] = OrderedDict()
+        self._columns: OrderedDict[tuple[str, Version, int, str], pa.ChunkedArray | BadPicture] = OrderedDict()
         self._bytes = 0
 
-    def get(self, url: str, group: int, image_column: str) -> pa.ChunkedArray | BadPicture:
+    def get(self, url: str, version: Version, group: int, image_column: str) -> pa.ChunkedArray | BadPicture:
         """The bytes of every picture of a row group, or that it cannot be read, which is kept too: a neighbour may be asked for next."""
-        key = (url, group, image_column)
+        key = (url, version, group, image_column)
         with self._lock:
             if key in self._columns:
                 self._columns.move_to_end(key)
@@ -173,8 +186,9 @@ _groups = _Groups()
 @storage.patiently
 def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray | BadPicture:
     file = _open(url)
-    found = _byte_column(file.schema_arrow, image_column)
-    assert found is not None
+    found = _byte_column(file.schema_arrow, image_column) if image_column in file.schema_arrow.names else None
+    if found is None or not 0 <= group < file.num_row_groups:
+        raise _rewritten(url)
     group_of = file.metadata.row_group(group)
     columns = (group_of.column(index) for index in range(group_of.num_columns))
     claimed = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.startswith(found))
@@ -187,3 +201,8 @@ def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray | Ba
         if not _is_damage(error):
             raise
         return BadPicture(f"lies in row group {group}, which cannot be read: {storage.reason(error)}", fix=FIX)
+
+
+def _rewritten(url: str) -> DataError:
+    what = f"{storage.shown(url)} has fewer rows than the data set was listed with, or other columns: it was written anew"
+    return DataError(what, fix="restore it, or start again, which lists the data set anew")

@@ -1,7 +1,7 @@
 """`section.key=value` on the command line: the value is read as what the field is."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -23,7 +23,7 @@ def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Plain values of a spec with one of them set; the others, and `given` itself, stay as they are.
 
     Args:
-        text: `path=value`, cut at the first `=`; a section takes a mapping, which is laid over it.
+        text: `path=value`, cut at the first `=`; a section takes a mapping, which is laid over it, section by section.
 
     Raises:
         SpecError: if there is no such field, or the value cannot be read as its type.
@@ -44,10 +44,7 @@ def override(given: Mapping[str, Any], text: str) -> dict[str, Any]:
                     )
                 ]
             )
-        result: dict[str, Any] = {**given}
-        for key, item in inner.items():
-            result = _placed(result, (*path.split("."), key), item)
-        return result
+        return _laid_over(given, tuple(path.split(".")), inner, sections=sections)
     if path not in known:
         raise SpecError(
             path,
@@ -66,6 +63,19 @@ def field_suggestion(word: str) -> str:
     """`: did you mean optim.lr?` for a word that is, or resembles, the name of a field; otherwise nothing."""
     text = suggestion(word, fields=tuple(field.path for field in fields_of(JobSpec)), sections=section_paths(JobSpec))
     return "" if "the sections are" in text else text
+
+
+def _laid_over(given: Mapping[str, Any], path: tuple[str, ...], inner: Mapping[str, Any], *, sections: Collection[str]) -> dict[str, Any]:
+    """The values with those of a section laid over them; a section inside it that is null changes nothing."""
+    result: dict[str, Any] = {**given}
+    for key, item in inner.items():
+        where = (*path, key)
+        is_section = ".".join(map(str, where)) in sections
+        if is_section and isinstance(item, Mapping):
+            result = _laid_over(result, where, item, sections=sections)
+        elif not (is_section and item is None):
+            result = _placed(result, where, item)
+    return result
 
 
 def _placed(given: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:

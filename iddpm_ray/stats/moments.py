@@ -102,16 +102,39 @@ def fold(rows: Tensor) -> Tensor:
     return merged
 
 
+def empty_number() -> list[float]:
+    """A row of no values kept on the host: after its six numbers, what rounding took from the mean."""
+    return [*EMPTY, 0.0]
+
+
 def add_number(row: list[float], value: float) -> None:
-    """Merges one Python number into a row kept on the host."""
+    """Merges one Python number into a row kept on the host.
+
+    The mean is kept in two parts, as Knuth's TwoSum splits a sum, so that a mean whose rounding is as large as the spread does not stand
+    still while values come.
+    """
     if not math.isfinite(value):
         row[1] += 1.0
         return
     row[0] += 1.0
-    distance = value - row[3]
-    row[3] += distance / row[0]
-    row[2] += distance * (value - row[3])
+    distance = (value - row[3]) - row[6]
+    before, step = row[3], distance / row[0] + row[6]
+    row[3] = before + step
+    taken = row[3] - before
+    row[6] = (before - (row[3] - taken)) + (step - taken)
+    row[2] += distance * ((value - row[3]) - row[6])
     row[4], row[5] = max(row[4], -value), max(row[5], value)
+
+
+def rows_of_number(row: list[float]) -> Tensor:
+    """A row kept on the host as rows that merge with those of other ranks, the row and what rounding took from its mean: [2, 6]."""
+    rest = (row[0], 0.0, 0.0, row[6], -math.inf, -math.inf)
+    return torch.tensor([row[:WIDTH], rest], dtype=torch.float64, device="cpu")
+
+
+def number_of_rows(rows: Tensor) -> list[float]:
+    """The row kept on the host that `rows_of_number` gave; of the row alone [1, 6], as it was once saved, without the rest."""
+    return [*rows[0].tolist(), rows[1, 3].item() if rows.shape[0] > 1 else 0.0]
 
 
 def _masked(values: Tensor, mask: Tensor, size: Tensor | int) -> Tensor:

@@ -5,9 +5,11 @@ numbers. A reading closes it: one copy to the host, merged into the interval of 
 collectors there are, no interval is ever computed by subtraction, and a checkpoint (which closes nothing) leaves no trace in the sums.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Complex, Real
 from typing import SupportsFloat, TypeGuard, TypeVar
 
 import torch
@@ -46,11 +48,15 @@ class Statistics:
         self._lock = threading.Lock()
 
     def report(self, name: str, value: Value) -> Value:
-        """Counts every element of a tensor, array, number or (nested, possibly empty) sequence under `name`, and returns the value."""
+        """Counts every element of a tensor, array, number or (nested, possibly empty) sequence under `name`, and returns the value.
+
+        Raises:
+            TypeError: complex values.
+        """
         if _is_number(value):
-            self._add_number(name, float(value))
+            self._add_number(name, _as_float(value))
             return value
-        tensor = _as_tensor(value)
+        tensor = _as_tensor(value, name)
         if tensor.numel() == 0:
             self.register((name,))
         else:
@@ -71,8 +77,12 @@ class Statistics:
             names: G different names. With leading axes of `values`, G for each of their entries, the last axis fastest.
             values: [n] or [..., n].
             index: int64 [n] on the device of `values`; an element whose index is outside [0, G) is left out.
+
+        Raises:
+            TypeError: complex values.
         """
         names = tuple(names)
+        _check_real(values, ", ".join(names[:3]))
         num_groups, over = divmod(len(names), max(values.shape[:-1].numel(), 1))
         if over:
             raise ValueError(f"{len(names)} names do not divide among values {list(values.shape)}")
@@ -119,7 +129,7 @@ class Statistics:
             closed += [(key[1], part) for key, part in zip(mine, rows.split([len(key[1]) for key in mine]), strict=True)]
         if numbers:
             names = sorted(numbers)
-            closed.append((names, torch.tensor([numbers[name] for name in names], dtype=torch.float64, device="cpu")))
+            closed.append((names, torch.stack([moments.rows_of_number(numbers[name])[0] for name in names])))
         for books in self.books.values():
             for names, rows in closed:
                 books.interval.merge(names, rows)
@@ -142,7 +152,7 @@ class Statistics:
             row = self.numbers.get(name)
             if row is None:
                 self.names.add(name)
-                row = self.numbers[name] = list(moments.EMPTY)
+                row = self.numbers[name] = moments.empty_number()
             moments.add_number(row, value)
 
 
@@ -177,16 +187,29 @@ def report_groups(names: Sequence[str], values: Tensor, index: Tensor) -> None:
 
 
 def _is_number(value: object) -> TypeGuard[SupportsFloat]:
-    return hasattr(value, "__float__") and not hasattr(value, "__len__")
+    return hasattr(value, "__float__") and not hasattr(value, "__len__") and (isinstance(value, Real) or not isinstance(value, Complex))
 
 
-def _as_tensor(value: object) -> Tensor:
+def _as_float(value: SupportsFloat) -> float:
+    """The number, or infinity for a whole number that is larger than any float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _as_tensor(value: object, name: str) -> Tensor:
     """A tensor of whatever can be reported; Python numbers keep their 64 bits."""
-    if isinstance(value, Tensor):
-        return value.detach()
+    if isinstance(value, (list, tuple)):
+        parts = [_as_tensor(part, name).to(torch.float64).flatten() for part in value]
+        return torch.cat(parts) if parts else torch.empty(0, device="cpu")
     if _is_number(value):
-        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
-    if not isinstance(value, (list, tuple)):
-        return torch.as_tensor(value)
-    parts = [_as_tensor(part).to(torch.float64).flatten() for part in value]
-    return torch.cat(parts) if parts else torch.empty(0, device="cpu")
+        return torch.tensor(_as_float(value), dtype=torch.float64, device="cpu")
+    tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+    _check_real(tensor, name)
+    return tensor
+
+
+def _check_real(values: Tensor, name: str) -> None:
+    if values.is_complex():
+        raise TypeError(f"{name}: complex values have no order: report their absolute values, or real and imaginary parts by themselves")

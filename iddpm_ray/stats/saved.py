@@ -74,7 +74,7 @@ def _entries(statistics: Statistics) -> Iterator[tuple[str, Tensor]]:
     for (device, names), rows in statistics.blocks.items():
         yield _label("block", device, names), rows
     for name, row in statistics.numbers.items():
-        yield _label("number", "", [name]), torch.tensor([row], dtype=torch.float64, device="cpu")
+        yield _label("number", "", [name, "what rounding took from its mean"]), moments.rows_of_number(row)
     for key, books in statistics.books.items():
         for kind, table in (("interval", books.interval), ("latest", books.latest)):
             names = table.names()
@@ -90,7 +90,7 @@ def _put_back(statistics: Statistics, label: str, *, rows: Tensor, shared: Tenso
         case "block":
             statistics.blocks[scope, tuple(names)] = rows
         case "number":
-            statistics.numbers[names[0]] = rows[0].tolist()
+            statistics.numbers[names[0]] = moments.number_of_rows(rows)
         case "interval":
             statistics.books.setdefault(scope, Books()).interval.put(names, rows)
         case "latest":

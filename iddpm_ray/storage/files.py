@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import posixpath
 import secrets
 import shutil
 import time
@@ -22,6 +23,9 @@ from iddpm_ray.storage.urls import is_local, join, name, reason, scheme, shown
 
 _OBJECT_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "cos"})  # a folder is only a prefix
 _CREATE_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})  # pipe_file(mode="create") carries the store's own precondition
+_CHAINED_SCHEMES = frozenset(  # what reads from another store, named after `::`
+    {"zip", "tar", "libarchive", "dir", "reference", "blockcache", "cached", "filecache", "simplecache", "asyncwrapper", "async_wrapper"}
+)
 _LISTING_SCHEMES = _CREATE_SCHEMES  # find() is one listing of a prefix, and raises when it fails
 _CREATE_TRIES = 8
 _PART_BYTES = 50 * 2**20  # larger files go to S3 and GCS in parts, each of which can be sent again
@@ -55,13 +59,17 @@ class FileInfo:
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec filesystem of a URL, and the path inside it; no listing is cached.
 
+    `::` leads to another store in a chain, such as `zip://a.yaml::gs://b/c.zip`; in any other URL it is a part of a name.
+
     Raises:
         SpecError: no such scheme, or its package is not installed.
     """
     chosen = fsspec.config.conf.get(scheme(url), {})
     options = {key: value for key, value in _OPTIONS.get(scheme(url), {}).items() if key not in chosen}
+    above, below = _cut(url)
     try:
-        return url_to_fs(url, use_listings_cache=False, **options)
+        fs, path = url_to_fs(above, use_listings_cache=False, **options)
+        return fs, posixpath.join(path, below) if below else path
     except ImportError as error:
         raise SpecError(f"{scheme(url)}:// needs a package that is not installed", value=shown(url), fix=reason(error)) from None
     except ValueError as error:
@@ -70,6 +78,15 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise SpecError(
             f"no file system is known for {scheme(url)}://", value=shown(url), fix="use gs://, s3:// or a local path"
         ) from error
+
+
+def _cut(url: str) -> tuple[str, str]:
+    """The URL up to the folder whose names hold `::`, which fsspec would take for a chain, and what lies below it."""
+    first, colons, _ = url.partition("::")
+    if not colons or first.partition("://")[0] in _CHAINED_SCHEMES:
+        return url, ""
+    start = first.rfind("/") + 1
+    return url[:start] or ".", url[start:].rstrip("/")
 
 
 def absolute(url: str) -> str:

@@ -11,12 +11,22 @@ from iddpm_ray.checkpoint.choose import Choice, newest_readable
 from iddpm_ray.checkpoint.commit import LABELS_FILE, SPEC_FILE
 from iddpm_ray.checkpoint.lease import Lease
 from iddpm_ray.data import manifest as manifests
-from iddpm_ray.data.changes import check_classes, check_decoding, check_enough, check_known, check_no_new_class, check_same
+from iddpm_ray.data.changes import (
+    check_classes,
+    check_decoding,
+    check_enough,
+    check_known,
+    check_limit,
+    check_no_new_class,
+    check_same,
+    compare,
+)
 from iddpm_ray.data.manifest import Manifest
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.sinks.tracker import check_installed
 from iddpm_ray.spec.spec import FieldChange, JobSpec, differences
 from iddpm_ray.spec.text import dump_yaml
+from iddpm_ray.train.adopted import adopted
 from iddpm_ray.train.begin import check_init
 from iddpm_ray.train.kept import MANIFEST_FILE, STATE_FILE, kept_manifest, kept_spec, trained_on
 from iddpm_ray.train.sources import decoding_of
@@ -35,6 +45,7 @@ class Opening:
         choice: the checkpoint that the run would go on from.
         changes: fields that may change and did, since the run was last started.
         fresh: whether there was no run of this name.
+        adopted: what changed in the data set and with it, in lines; () unless `data.adopt` took a changed one.
     """
 
     url: str
@@ -43,10 +54,12 @@ class Opening:
     choice: Choice
     changes: tuple[FieldChange, ...]
     fresh: bool
+    adopted: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """What a start would begin from, in words."""
-        changes = f"; changed since the last start: {', '.join(str(change) for change in self.changes)}" if self.changes else ""
+        changed = f"changed since the last start: {', '.join(str(change) for change in self.changes)}" if self.changes else ""
+        changes = "".join(f"; {line}" for line in (changed, *self.adopted) if line)
         checkpoint = self.choice.checkpoint
         if checkpoint is not None:
             return f"resumes step {checkpoint.step} from {checkpoint.name}{changes}"
@@ -87,6 +100,7 @@ def inspect_run(spec: JobSpec) -> Opening:
     there = _there(url, spec)
     if there is None:
         manifest = _manifest(spec)
+        check_limit(manifest, decoding_of(spec))
         check_init(spec, num_classes=_num_classes(spec, manifest))
         return Opening(url, spec, manifest, Choice(None, None, ()), (), fresh=True)
     choice = asked(url, lambda: newest_readable(url, spec_digest=spec.digest(), files=(STATE_FILE, LABELS_FILE)))
@@ -101,7 +115,8 @@ def inspect_run(spec: JobSpec) -> Opening:
     if choice.checkpoint is None:
         check_init(spec, num_classes=_num_classes(spec, manifest))
     newer = tuple(change for change in there.changes if not change.identity)
-    return Opening(url, spec, manifest, choice, newer, fresh=False)
+    said = () if there.pinned is None else adopted(spec, there.pinned, manifest)
+    return Opening(url, spec, manifest, choice, newer, fresh=False, adopted=said)
 
 
 @dataclass(frozen=True)
@@ -177,7 +192,10 @@ def _check_pinned(spec: JobSpec, pinned: Manifest, found: Manifest) -> None:
     """Whether a run that is pinned to one data set may go on with what was found."""
     if not spec.data.adopt:
         check_same(pinned, found)
-    elif spec.model.class_cond and spec.model.num_classes is None:
+        return
+    if compare(pinned, found):
+        check_limit(found, decoding_of(spec))
+    if spec.model.class_cond and spec.model.num_classes is None:
         check_no_new_class(pinned, found)
 
 

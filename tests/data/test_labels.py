@@ -52,6 +52,7 @@ def test_known_classes_keep_their_index_and_new_ones_follow() -> None:
         (pa.array(["a", "b"]), ["a", "b"]),
         (pa.array(["a", "a"]).dictionary_encode(), ["a", "a"]),
         (pa.array([True, False]), ["True", "False"]),
+        (pa.array(["b", "a", "b"]).cast(pa.string_view()), ["b", "a", "b"]),
     ],
 )
 def test_columns_of_integers_and_text_name_classes(values: pa.Array, texts: list[str]) -> None:

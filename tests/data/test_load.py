@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import faulty
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -52,6 +53,14 @@ def test_parquet_gives_what_files_give(tmp_path: Path, struct: bool) -> None:
     loaded = load(manifest, rows(10, 0, 3, 5, 6, 10), decoding=SIZE)
     assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (10, 0, 3, 5, 6, 10)])).all()
     assert [manifest.classes[label] for label in loaded.labels] == list("baacab")
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.binary()), pa.binary_view(), pa.large_binary()])
+def test_pictures_may_lie_in_any_binary_column(tmp_path: Path, kind: pa.DataType) -> None:
+    files = [file_of(Image.fromarray(noise(i))) for i in (0, 1, 0, 2)]
+    pq.write_table(pa.table({"image": pa.array(files, pa.binary()).cast(kind)}), tmp_path / "a.parquet", row_group_size=2)
+    loaded = load(manifests.build(str(tmp_path)), rows(3, 0, 2, 1), decoding=SIZE)
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (2, 0, 0, 1)])).all()
 
 
 def test_a_row_group_is_read_once_for_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +278,42 @@ def test_any_scheme_is_read(tmp_path: Path) -> None:
         storage.write_whole(f"memory://table/{part}", (tmp_path / "table" / part).read_bytes())
     table = manifests.build("memory://table")
     assert (load(table, order, decoding=SIZE).pixels == load(here, order, decoding=SIZE).pixels).all()
+
+
+@pytest.mark.parametrize("store", ["local", "memory"])
+def test_colons_in_names_of_pictures_and_folders_are_read(tmp_path: Path, store: str) -> None:
+    root = f"{tmp_path}/a::b" if store == "local" else "memory://a::b/c"
+    for i, name in enumerate(["a.png", "b::1.png", "c/memory::d.png"]):
+        storage.write_whole(storage.join(root, name), file_of(Image.new("RGB", (8, 8), (i, 0, 0))))
+    loaded = load(manifests.build(root), rows(0, 1, 2), decoding=Decoding(8, 8), on_error="substitute")
+    assert loaded.pixels[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert not loaded.substituted.any()
+
+
+def test_colons_in_the_name_of_a_parquet_file_are_read(tmp_path: Path) -> None:
+    make_parquet(tmp_path, [file_of(Image.new("RGB", (8, 8), (7, 0, 0)))] * 2, [0, 1], files=1)
+    file = (tmp_path / "part-0.parquet").rename(tmp_path / "a::b.parquet")
+    for path in (tmp_path, file):
+        manifest = manifests.build(str(path), labels="column")
+        assert load(manifest, rows(1), decoding=Decoding(8, 8)).pixels[0, 0, 0, 0] == 7
+
+
+def test_a_parquet_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    for shade, count in ((10, 1), (200, 3), (90, 2)):
+        pictures = [file_of(Image.new("RGB", (8, 8), (shade + i, 0, 0))) for i in range(count)]
+        make_parquet(tmp_path, pictures, [0] * count, files=1, group=2)
+        loaded = load(manifests.build(str(tmp_path)), np.arange(count), decoding=Decoding(8, 8))
+        assert loaded.pixels[:, 0, 0, 0].tolist() == [shade + i for i in range(count)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("left", [0, 2, 3])
+def test_rows_that_a_parquet_file_has_no_more_are_an_error(tmp_path: Path, left: int, known: bool) -> None:
+    pictures = [file_of(Image.fromarray(noise(i))) for i in range(4)]
+    make_parquet(tmp_path, pictures, [0] * 4, files=1, group=2)
+    manifest = manifests.build(str(tmp_path))
+    if known:
+        load(manifest, rows(0), decoding=SIZE)
+    make_parquet(tmp_path, pictures[:left], [0] * left, files=1, group=2)
+    with pytest.raises(DataError, match=r"part-0\.parquet has fewer rows than the data set was listed with"):
+        load(manifest, rows(3), decoding=SIZE, on_error="substitute")

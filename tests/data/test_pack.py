@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from iddpm_ray import storage
 from iddpm_ray.data import manifest as manifests
 from iddpm_ray.data import pack as packing_module
 from iddpm_ray.data.blocks import Share
-from iddpm_ray.data.changes import check_decoding, compare
+from iddpm_ray.data.changes import check_decoding, check_limit, compare
 from iddpm_ray.data.image import Decoding
 from iddpm_ray.data.load import load
 from iddpm_ray.data.local import local_stream
@@ -157,6 +158,41 @@ def test_checksums_find_a_changed_shard_and_so_does_the_digest(tmp_path: Path) -
     assert compare(before, manifests.build(str(tmp_path / "packed"))) == ["1 changed: shard-000001.u8 (same size, other content or time)"]
 
 
+def test_packing_again_leaves_the_packed_set_as_it_was(tmp_path: Path) -> None:
+    make_folder(tmp_path / "source", 10)
+    packing, url = packing_of(str(tmp_path / "source")), str(tmp_path / "packed")
+    pack(packing, url)
+    first = manifests.build(url, labels="folder", validation_fraction=0.3)
+    file = tmp_path / "packed" / "manifest.arrow"
+    os.utime(file, ns=(1, 1))
+    pack(packing, url)
+    assert file.stat().st_mtime_ns == 1
+    again = manifests.build(url, labels="folder", validation_fraction=0.3)
+    assert again.digest == first.digest
+    file.write_bytes(manifests.to_bytes(replace(manifests.read(str(file)), digest="other")))
+    pack(packing, url)
+    assert manifests.build(url).digest == first.digest
+
+
+@pytest.mark.parametrize("source", ["good", "bad"])
+def test_a_run_pinned_to_the_time_of_a_packed_manifest_goes_on_with_the_same_rows_alone(tmp_path: Path, source: str) -> None:
+    make_folder(tmp_path / "source", 10)
+    packing, url = packing_of(str(tmp_path / "source")), str(tmp_path / "packed")
+    pack(packing, url)
+    pinned = replace(manifests.build(url, labels="folder"), digest="of its time")
+    assert compare(manifests.from_bytes(manifests.to_bytes(pinned)), manifests.build(url, labels="folder")) == []
+    note = tmp_path / "packed" / "shard-000000.u8.json"
+    if source == "bad":
+        note.write_text(json.dumps({**json.loads(note.read_text()), "bad": {"2": "is empty"}}))
+    else:
+        shard = tmp_path / "packed" / "shard-000001.u8"
+        os.utime(shard, ns=(1, 1))
+    pack(packing, url)
+    lines = compare(pinned, manifests.build(url, labels="folder"))
+    assert len(lines) == 1
+    assert ("list of its rows was written anew" if source == "bad" else "shard-000001.u8 (same size") in lines[0]
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path / "source", 10)
     pack(packing_of(str(tmp_path / "source"), rows_per_shard=4), str(tmp_path / "packed"))
@@ -205,6 +241,12 @@ def test_a_run_that_wants_other_pixels_is_refused(tmp_path: Path) -> None:
     pack(packing_of(str(tmp_path / "source")), str(tmp_path / "packed"))
     manifest = manifests.build(str(tmp_path / "packed"))
     check_decoding(manifest, replace(SIZE, max_pixels=5))
+    check_limit(manifest, SIZE)
+    with pytest.raises(
+        DataError, match=r"packed with data\.max_pixels = 178956970, the run wants 5: set data\.max_pixels=178956970, or pack"
+    ):
+        check_limit(manifest, replace(SIZE, max_pixels=5))
+    check_limit(manifests.build(str(tmp_path / "source")), replace(SIZE, max_pixels=5))
     for wanted, message in (
         (replace(SIZE, width=8), r"was packed with data\.image_size = \[8, 10\], the run wants \[8, 8\]"),
         (replace(SIZE, channels=1), r"data\.channels = 3, the run wants 1"),

@@ -100,6 +100,27 @@ def test_mapping_is_laid_over_a_section():
     assert (spec.optim.lr, spec.optim.weight_decay, spec.optim.betas) == (1, 0.5, (0.5, 0.6))
 
 
+@pytest.mark.parametrize(
+    ("inner", "mesh"), [("{fsdp: 2}", (1, 2, 1)), ("{}", (1, 1, 1)), ("null", (1, 1, 1)), ("{fsdp: 2, data: 3}", (3, 2, 1))]
+)
+def test_a_section_inside_the_mapping_is_laid_over_too(inner: str, mesh: tuple[int, ...]):
+    given = nested({**SMALL, "cluster.mesh.data": 1, "cluster.mesh.fsdp": 1, "cluster.mesh.tensor": 1})
+    laid = override(given, f"cluster={{mesh: {inner}, workers: 4}}")
+    assert (laid["cluster"]["mesh"]["data"], laid["cluster"]["mesh"]["fsdp"], laid["cluster"]["mesh"]["tensor"]) == mesh
+    assert laid["cluster"]["workers"] == 4
+
+
+def test_wrong_keys_and_values_of_such_a_section_are_refused_in_words():
+    for text, says in (
+        ("{mesh: 3}", "cluster.mesh (got 3)"),
+        ("{mesh: {fdsp: 1}}", "cluster.mesh.fdsp (got 1): no such field"),
+        ("{1: 2}", "cluster"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            resolved(f"cluster={text}")
+        assert says in str(caught.value)
+
+
 def test_given_values_stay_as_they_are():
     given = nested(SMALL)
     before = repr(given)

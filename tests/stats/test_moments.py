@@ -30,13 +30,13 @@ def some_values(rng: np.random.RandomState, count: int) -> np.ndarray:
 def test_merged_rows_are_the_row_of_all_values(seed: int) -> None:
     rng = np.random.RandomState(seed)
     parts = [some_values(rng, rng.randint(1, 30)) for _ in range(rng.randint(1, 12))]
-    merged, on_host = moments.empty(1)[0], moments.empty(1)[0].tolist()
+    merged, on_host = moments.empty(1)[0], moments.empty_number()
     for part in parts:
         merged = moments.merge(merged, moments.of_values(torch.from_numpy(part)))
         for value in part.tolist():
             moments.add_number(on_host, value)
     check(merged, np.concatenate(parts))
-    check(on_host, np.concatenate(parts))
+    check(on_host[: moments.WIDTH], np.concatenate(parts))
     rows = torch.stack([moments.of_values(torch.from_numpy(part)) for part in parts])
     check(moments.fold(rows[:, None])[0], np.concatenate(parts))
 
@@ -59,14 +59,40 @@ def test_spread_survives_next_to_a_far_larger_mean(cut: int) -> None:
     values = 1e8 + 1e-3 * np.random.RandomState(0).randn(5000)
     # What 1e-3 at 1e8 still is in float64, computed without cancellation.
     expected = (values - 1e8).std()
-    row, on_host = moments.empty(1)[0], moments.empty(1)[0].tolist()
+    row, on_host = moments.empty(1)[0], moments.empty_number()
     for part in torch.from_numpy(values).split(cut):
         row = moments.merge(row, moments.of_values(part))
     for value in values.tolist():
         moments.add_number(on_host, value)
     assert expected == pytest.approx(1e-3, rel=0.05)
     assert moments.summary(row.tolist()).std == pytest.approx(expected, rel=1e-4)
-    assert moments.summary(on_host).std == pytest.approx(expected, rel=1e-4)
+    assert moments.summary(on_host[: moments.WIDTH]).std == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("mean", [1e9, 1e12, 1e14, 1e15])
+def test_numbers_one_by_one_have_the_spread_of_all_at_once(mean: float) -> None:
+    values = mean + np.arange(5000) % 5
+    on_host = moments.empty_number()
+    for value in values.tolist():
+        moments.add_number(on_host, value)
+    at_once = moments.summary(moments.of_values(torch.from_numpy(values)).tolist())
+    assert at_once.std == pytest.approx(2**0.5, rel=1e-12)
+    found = moments.summary(on_host[: moments.WIDTH])
+    assert (found.num, found.mean, found.minimum, found.maximum) == (5000, mean + 2, mean, mean + 4)
+    assert found.std == pytest.approx(2**0.5, rel=1e-12)
+
+
+def test_numbers_of_several_ranks_merge_with_what_rounding_took() -> None:
+    values = 1e15 + np.arange(3001) % 7
+    parts = np.split(values, [1000])
+    rows = [moments.empty_number() for _ in parts]
+    for row, part in zip(rows, parts, strict=True):
+        for value in part.tolist():
+            moments.add_number(row, value)
+    merged = moments.number_of_rows(moments.fold(torch.stack([moments.rows_of_number(row) for row in rows])))
+    assert (merged[3] - 1e15) + merged[6] == pytest.approx((values - 1e15).mean(), abs=0.13)  # half the distance of floats there
+    assert moments.summary(merged[: moments.WIDTH]).std == pytest.approx((values - 1e15).std(), rel=1e-3)
+    assert moments.number_of_rows(moments.rows_of_number(rows[0])) == rows[0]
 
 
 def test_merging_no_values_changes_no_bit() -> None:

@@ -32,6 +32,8 @@ def _own_statistics() -> Iterator[None]:
         (np.arange(6).reshape(2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
         ([], []),
         ((), []),
+        (10**400, [math.inf]),
+        ([-(10**400), 1], [math.inf, 1.0]),
         ([1, 2.5, True], [1.0, 2.5, 1.0]),
         ([[1, 2], [3]], [1.0, 2.0, 3.0]),
         ([0.1, 1e100, 2**53 + 1.0], [0.1, 1e100, 2**53 + 1.0]),
@@ -58,6 +60,17 @@ def test_whatever_is_reported_is_returned_and_counted(value: object, elements: l
     else:
         assert math.isnan(collector["name"])
         assert math.isnan(collector.std("name"))
+
+
+@pytest.mark.parametrize(
+    "value", [1 + 2j, np.complex64(1), np.complex128(1), np.ones(2, complex), torch.ones(2, dtype=torch.complex64), [1.0, [2j]]]
+)
+def test_complex_values_are_refused_by_name(value: object) -> None:
+    with pytest.raises(TypeError, match="loss/x: complex values have no order: report their absolute values"):
+        report("loss/x", value)
+    with pytest.raises(TypeError, match="a, b: complex values"):
+        report_groups(["a", "b"], torch.ones(2, dtype=torch.complex64), torch.tensor([0, 1]))
+    assert not stats.current().names
 
 
 def test_a_value_stays_in_its_graph() -> None:

@@ -147,6 +147,27 @@ def test_another_world_size_loses_nothing(old: int, new: int) -> None:
     assert all(own == 0 for _, _, own in answers[1:])
 
 
+def test_a_number_far_larger_than_its_spread_goes_on_bit_for_bit() -> None:
+    whole, first, second = Statistics(), Statistics(), Statistics()
+    numbers = [1e15 + number % 7 for number in range(2000)]
+    for number in numbers:
+        whole.report("a", number)
+    for number in numbers[:777]:
+        first.report("a", number)
+    load_state(second, through_a_file(gather_state(first)), world_size=1)
+    for number in numbers[777:]:
+        second.report("a", number)
+    assert second.numbers == whole.numbers
+    assert whole.numbers["a"][6] != 0.0
+
+
+def test_a_number_saved_before_its_rounding_was_kept_is_loaded() -> None:
+    statistics = Statistics()
+    saved = SavedStatistics(['["number", "", ["a"]]'], torch.tensor([[[3.0, 0.0, 2.0, 5.0, -4.0, 6.0]]], dtype=torch.float64))
+    load_state(statistics, saved, world_size=1)
+    assert statistics.numbers["a"] == [3.0, 0.0, 2.0, 5.0, -4.0, 6.0, 0.0]
+
+
 def test_nothing_reported_is_saved_and_loaded() -> None:
     saved = FakeWorld(2).run(lambda rank, exchange: gather_state(Statistics(rank=rank), exchange))
     assert saved[0].labels == []

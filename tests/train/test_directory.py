@@ -9,8 +9,11 @@ import tiny
 from PIL import Image
 
 from iddpm_ray.data import manifest as manifests
+from iddpm_ray.data.image import Decoding
+from iddpm_ray.data.pack import Packing, pack
 from iddpm_ray.errors import DataError, SpecError
 from iddpm_ray.spec.spec import JobSpec
+from iddpm_ray.train import directory
 from iddpm_ray.train.directory import inspect_run, write_run
 
 
@@ -121,6 +124,28 @@ def test_what_is_damaged_of_a_run_is_called_so(labelled: JobSpec) -> None:
         (folder / "spec.yaml").write_text(damaged)
         with pytest.raises(SpecError, match=r"spec\.yaml, which says what the run in that directory is, cannot be understood"):
             inspect_run(labelled)
+
+
+def test_a_packed_set_with_another_limit_is_not_taken_up(root: Path) -> None:
+    source = manifests.build(str(root / "pictures"))
+    for name, limit in (("narrow", 70), ("wide", 700)):
+        pack(Packing(source, "none", Decoding(8, 8, 1, max_pixels=limit), 12), str(root / name))
+    narrow = {"data__path": str(root / "narrow"), "data__max_pixels": 70}
+    with pytest.raises(DataError, match=r"narrow was packed with data\.max_pixels = 70, the run wants 178956970"):
+        inspect_run(tiny.tiny_spec(root, **{**narrow, "data__max_pixels": 178956970}))
+    write_run(inspect_run(tiny.tiny_spec(root, **narrow)))
+    assert not inspect_run(tiny.tiny_spec(root, **narrow, data__adopt=True)).fresh
+    with pytest.raises(DataError, match=r"wide was packed with data\.max_pixels = 700, the run wants 70"):
+        inspect_run(tiny.tiny_spec(root, **{**narrow, "data__path": str(root / "wide")}, data__adopt=True))
+
+
+def test_a_run_that_trains_on_a_packed_set_with_another_limit_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(Packing(manifests.build(str(root / "pictures")), "none", Decoding(8, 8, 1, max_pixels=70), 12), str(root / "packed"))
+    spec = tiny.tiny_spec(root, data__path=str(root / "packed"))
+    with monkeypatch.context() as before:
+        before.setattr(directory, "check_limit", lambda manifest, decoding: None)
+        write_run(inspect_run(spec))
+    assert not inspect_run(spec).fresh
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
