@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from iddpm_ray import storage
-from iddpm_ray.errors import DataError, SpecError
+from iddpm_ray.errors import SpecError
 from iddpm_ray.evaluate.command import check_urls, pool_options, run_program
 from iddpm_ray.evaluate.command_evaluate import assessment_of, parser, subject_of
 
@@ -30,14 +30,13 @@ def _evaluate(wanted: argparse.Namespace) -> int:
     subject = subject_of(wanted)
     assessment = assessment_of(wanted, subject)
     pool = Pool(**pool_options(wanted))
-    found = assess(assessment, lambda chunks, worker, unit: run_chunks(chunks, worker, pool=pool, unit=unit))
+    to_write: str | None = wanted.write_reference
+    found = assess(assessment, lambda chunks, worker, unit: run_chunks(chunks, worker, pool=pool, unit=unit), to_write=to_write is not None)
     if found is None:
         return 130
-    if wanted.write_reference is not None:
-        if found.reference.spatial is None:
-            raise DataError("the reference has no mu_s and sigma_s to write", fix="give its pictures with --reference")
-        write_reference(wanted.write_reference, found.reference, features=found.features)
-        print(f"reference: {storage.shown(wanted.write_reference)}")
+    if to_write is not None:
+        write_reference(to_write, found.reference, features=found.features)
+        print(f"reference: {storage.shown(to_write)}")
     if wanted.score and subject is not None:
         _keep_score(subject, dict(found.quality.metrics))
     print(found.quality.describe())

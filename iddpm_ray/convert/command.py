@@ -67,7 +67,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         command.add_argument("fields", metavar="section.key=value", nargs="*", help="what the file or the flags do not tell")
         command.add_argument("--from", dest="dialect", choices=("improved", "guided"), default="improved", help="whose flags (improved)")
         command.add_argument("--program", metavar="NAME", help="of which program, such as image_sample (image_train)")
-    flags.add_argument("--processes", type=int, metavar="N", help="processes that the command is started with; batch_size is each one's")
+    flags.add_argument(
+        "--processes", type=_processes, metavar="N", help="processes that the command is started with; batch_size is each one's"
+    )
     flags.epilog = "python jobs/convert.py flags --processes 8 run.name=a -- --image_size 64 --num_channels 128 ..."
     return made
 
@@ -90,14 +92,23 @@ def spec_of_flags(wanted: argparse.Namespace) -> Converted:
     """The spec that `flags` asks for.
 
     Raises:
-        SpecError: a flag cannot be had, with the reason.
+        SpecError: a flag cannot be had, with the reason, or the command itself says another number of processes.
     """
     command = parse_command(wanted.words, dialect=wanted.dialect, program=wanted.program)
+    if wanted.processes is not None and command.processes not in (None, wanted.processes):
+        fix = f"the command itself starts {command.processes}: leave the option out, or change the command"
+        raise SpecError("--processes", value=wanted.processes, fix=fix)
     return to_spec(command, processes=wanted.processes, given=_overrides(wanted.fields))
 
 
 def _step(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
+
+
+def _processes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"should be a whole number, at least 1 (got {text})")
+    return int(text)
 
 
 def _weights(text: str) -> Literal["raw"] | float:

@@ -27,12 +27,14 @@ class Model:
         classes: the text of each class index; empty without labels.
         tensors: by parameter name as published, on the CPU, float32.
         origin: where they came from, in words.
+        remarks: what its source says and the spec does not, in words.
     """
 
     spec: JobSpec
     classes: tuple[str, ...]
     tensors: dict[str, Tensor]
     origin: str
+    remarks: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int | None:

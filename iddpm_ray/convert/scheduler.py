@@ -116,6 +116,14 @@ def fields_of_scheduler(config: Mapping[str, Any], *, name: str) -> dict[str, An
     return fields
 
 
+def remarks_of_scheduler(config: Mapping[str, Any], *, name: str) -> tuple[str, ...]:
+    """What a scheduler of theirs does to predicted pictures and no spec says, in words."""
+    usual = {"thresholding": False, "clip_sample": True, "clip_sample_range": 1.0}
+    other = [f"{key}={config[key]}" for key, value in usual.items() if config.get(key, value) != value]
+    clamped = "predictions of the picture are clamped to -1 .. 1 here, so it draws other pictures there"
+    return (f"{name} has {', '.join(other)}: {clamped}",) if other else ()
+
+
 def _schedule(has: Mapping[str, Any], timesteps: int) -> str | None:
     if has["trained_betas"] is not None:
         for name in ("linear", "cosine"):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -18,7 +18,7 @@ from iddpm_ray.convert.model import Given, Model, class_names, complete_spec
 from iddpm_ray.convert.names import Layout, from_diffusers
 from iddpm_ray.convert.recognise import recognise
 from iddpm_ray.convert.safetensors import knows_itself, model_of
-from iddpm_ray.convert.scheduler import fields_of_scheduler
+from iddpm_ray.convert.scheduler import fields_of_scheduler, remarks_of_scheduler
 from iddpm_ray.convert.weight_files import ENDINGS, WeightFile, read_weights
 from iddpm_ray.errors import CheckpointError, SpecError
 from iddpm_ray.models.attention import AttentionBlock, QkvOrder
@@ -50,12 +50,14 @@ class Folder:
         fields: spec fields that its configurations tell, by dotted path.
         layout: decides its names here.
         classes: the names in labels.json beside it, if there is one.
+        remarks: what its scheduler says and no spec does, in words.
     """
 
     weights: WeightFile
     fields: dict[str, Any]
     layout: Layout
     classes: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights under our names."""
@@ -95,9 +97,12 @@ def open_folder(url: str, *, qkv_order: QkvOrder = "heads_first", sha256: str | 
         raise CheckpointError(f"{name} is no folder of diffusers", fix="it has a config.json, or one in its folder unet")
     config = _json(storage.join(place, "config.json"))
     fields = fields_of_config(config, name=storage.shown(storage.join(place, "config.json")))
+    remarks: tuple[str, ...] = ()
     for scheduler in (storage.join(url, "scheduler", "scheduler_config.json"), storage.join(url, "scheduler_config.json")):
         if storage.exists(scheduler):
-            fields |= fields_of_scheduler(_json(scheduler), name=storage.shown(scheduler))
+            process = _json(scheduler)
+            fields |= fields_of_scheduler(process, name=storage.shown(scheduler))
+            remarks = remarks_of_scheduler(process, name=storage.shown(scheduler))
             break
     file = next((one for one in WEIGHTS_FILES if storage.exists(storage.join(place, one))), None)
     if file is None:
@@ -112,7 +117,7 @@ def open_folder(url: str, *, qkv_order: QkvOrder = "heads_first", sha256: str | 
     )
     labels = storage.join(url, LABELS_FILE)
     classes = tuple(map(str, _json(labels, kind=list))) if storage.exists(labels) else ()
-    return Folder(read_weights(storage.join(place, file), sha256=sha256, field=field), fields, layout, classes)
+    return Folder(read_weights(storage.join(place, file), sha256=sha256, field=field), fields, layout, classes, remarks)
 
 
 def open_model(
@@ -145,7 +150,8 @@ def open_model(
         values = {"model.qkv_order": folder.layout.qkv_order, **said, **given.values}
         _agree(said, given, name=shown)
         found = Given(values, given.base, given.source)
-        return _recognised(folder.tensors(), found, classes or folder.classes, classes_source or shown, name=shown)
+        model = _recognised(folder.tensors(), found, classes or folder.classes, classes_source or shown, name=shown)
+        return replace(model, remarks=folder.remarks)
     _refuse_given(given, classes, name=shown)
     return _stored(path, which, weights)
 
@@ -240,7 +246,7 @@ def describe(url: str) -> str:
     if storage.is_dir(path) and config_of(path) is not None:
         folder = open_folder(path)
         found = recognise({key: tuple(tensor.shape) for key, tensor in folder.tensors().items()}, name=shown)
-        told = "\n".join(f"{path}={value}" for path, value in folder.fields.items())
+        told = "\n".join([*(f"{path}={value}" for path, value in folder.fields.items()), *folder.remarks])
         return f"{found.describe()}\n{'sha256':<12}{folder.weights.sha256}\n\n{told}"
     model = _stored(path, NEWEST, "raw")
     found = recognise({key: tuple(tensor.shape) for key, tensor in model.tensors.items()}, name=shown)

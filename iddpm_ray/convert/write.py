@@ -44,7 +44,7 @@ def write_model(
     """Writes the network where and as the URL's ending says: `.safetensors`, `.pt`, or else a folder of diffusers.
 
     Args:
-        say: told what was compared and what was written.
+        say: told what the model's source says besides, what was compared and what was written.
         overwrite: replace what is there.
         respacing: for diffusers, export the process shortened so.
         tolerance: of outputs, as a share of the largest.
@@ -57,6 +57,8 @@ def write_model(
     check_free(url, overwrite=overwrite)
     if respacing is not None and url.endswith((".safetensors", *PICKLES)):
         raise SpecError("--respacing", value=respacing, fix="has no effect but on a folder of diffusers, whose scheduler holds the process")
+    for remark in model.remarks:
+        say(remark)
     if url.endswith(".safetensors"):
         beside = f"{name.removesuffix('.safetensors')}.md"
         write_files(url, lambda folder: _safetensors(model, Path(folder), name, beside, say, use_up), overwrite=overwrite, beside=(beside,))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 
 from iddpm_ray import storage
 from iddpm_ray.errors import SpecError
@@ -109,7 +110,7 @@ def evaluate_checkpoint(spec: JobSpec, *, run_url: str, checkpoint_url: str) -> 
     assessment = assessment_of_run(drawing, run_url=run_url, wanted=wanted, seed=spec.run.seed, features_gpu=gpu)
     before = earlier_result(assessment)
     if before is not None:
-        return before["metrics"]
+        return {name: math.nan if value is None else value for name, value in before["metrics"].items()}
     found = assess(assessment, _here)
     assert found is not None
     write_result(found, assessment)

@@ -1,6 +1,7 @@
 """An evaluation as a plan: which samples, against what, by which features, in which folders; carried out by whoever does the chunks."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from iddpm_ray.evaluate.reference import Reference, read_reference
 RESULT = "quality.json"
 CHUNK = 256
 FEWEST = 4  # samples that can be measured
+FEWEST_REFERENCES = 2  # of one picture there is no covariance
 
 Do = Callable[[Chunks, Worker, str], bool]
 """Does what is missing of a job, given what its items are called; False if somebody stopped it."""
@@ -54,8 +56,11 @@ class Assessed:
     features: Features = field(repr=False)
 
 
-def assess(assessment: Assessment, do: Do) -> Assessed | None:
+def assess(assessment: Assessment, do: Do, *, to_write: bool = False) -> Assessed | None:
     """Gathers features that are missing and measures; None if somebody stopped it, and the same call goes on.
+
+    Args:
+        to_write: the reference is to be written, and so must have both Gaussians.
 
     Raises:
         UserError: what a person has to mend.
@@ -65,10 +70,15 @@ def assess(assessment: Assessment, do: Do) -> Assessed | None:
         raise DataError(
             "too few samples to measure", value=one.samples.count, fix=f"give at least {FEWEST}, for a number that means much thousands"
         )
+    if not isinstance(one.reference, str) and one.reference.count < FEWEST_REFERENCES:
+        fix = f"give at least {FEWEST_REFERENCES}, for a number that means much thousands"
+        raise DataError("too few reference pictures to measure against", value=one.reference.count, fix=fix)
     features = one.features.open("cpu")  # here only their name, checksum and sizes are wanted
     samples = _claim(one, one.samples, one.folder, features=features)  # before anything is gathered: the folder may be another job's
     if isinstance(one.reference, str):
         reference = read_reference(one.reference, features=features)
+        if to_write and reference.spatial is None:
+            raise DataError(f"{storage.shown(one.reference)} has no mu_s and sigma_s to write", fix="give its pictures with --reference")
     else:
         pictures = _claim(one, one.reference, one.reference_folder, features=features)
         found = _gather(one, one.reference, pictures, do=do, unit="reference pictures")
@@ -103,11 +113,11 @@ def earlier_result(assessment: Assessment) -> dict[str, Any] | None:
 
 
 def result(found: Assessed, assessment: Assessment) -> dict[str, Any]:
-    """The numbers as plain JSON values."""
+    """The numbers as plain JSON values; null for what is no number, or has no interval."""
     quality = found.quality
     return {
-        "metrics": dict(quality.metrics),
-        "intervals": {name: [one.low, one.high] for name, one in quality.intervals.items()},
+        "metrics": {name: value if math.isfinite(value) else None for name, value in quality.metrics.items()},
+        "intervals": {name: None if one.low is None else [one.low, one.high] for name, one in quality.intervals.items()},
         "notes": list(quality.notes),
         "samples": quality.count,
         "reference_pictures": found.reference.count,
@@ -120,7 +130,7 @@ def result(found: Assessed, assessment: Assessment) -> dict[str, Any]:
 def write_result(found: Assessed, assessment: Assessment) -> str:
     """Writes `quality.json` into the evaluation's folder; returns its URL."""
     url = storage.join(assessment.folder, RESULT)
-    storage.write_whole(url, json.dumps(result(found, assessment), indent=1).encode())
+    storage.write_whole(url, json.dumps(result(found, assessment), indent=1, allow_nan=False).encode())
     return url
 
 

@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 from iddpm_ray.diffusion import draws
 from iddpm_ray.diffusion.draws import Purpose
 
+FEWEST = 40  # replicas: of fewer, 2.5 % are none
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its 95 % bootstrap interval."""
+    """A number and its 95 % bootstrap interval; None where too few replicas tell it."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def resampled_counts(count: int, *, replicas: int, seed: int, stream: int) -> NDArray[np.float64]:
@@ -32,6 +34,9 @@ def resampled_counts(count: int, *, replicas: int, seed: int, stream: int) -> ND
 
 
 def interval(value: float, replicas: NDArray[np.float64]) -> Interval:
-    """The percentile interval of values [B] that the replicas gave."""
-    low, high = np.percentile(replicas, [2.5, 97.5])
+    """The percentile interval of values [B] that the replicas gave; NaN of one that gave none."""
+    given = replicas[~np.isnan(replicas)]
+    if len(given) < FEWEST:
+        return Interval(value, None, None)
+    low, high = np.percentile(given, [2.5, 97.5])
     return Interval(value, float(low), float(high))

@@ -15,7 +15,7 @@ from iddpm_ray import storage
 from iddpm_ray.errors import DataError, SpecError
 from iddpm_ray.spec.names import closest
 
-_WHOLE = re.compile(r"\d+")
+_WHOLE = re.compile(r"\d{1,1000}")  # Python reads no numbers of many thousand digits
 _MOST_SHOWN = 100
 
 
@@ -52,8 +52,8 @@ def in_turn(classes: Sequence[int] | None, *, num_classes: int) -> Labels:
     return Labels(_checked(np.array(turn, dtype=np.int64), num_classes=num_classes, classes=()))
 
 
-def of_array(labels: NDArray[np.int64], *, num_classes: int) -> Labels:
-    """One label a picture, int64 [N].
+def of_array(labels: NDArray[np.integer], *, num_classes: int) -> Labels:
+    """One label a picture, whole numbers [N].
 
     Raises:
         SpecError: a class that the network does not know.
@@ -64,7 +64,8 @@ def of_array(labels: NDArray[np.int64], *, num_classes: int) -> Labels:
 def read_classes(text: str, *, num_classes: int, classes: Sequence[str]) -> Labels:
     """What the command line means: `3`, `1,2,7`, `cat,dog`, `balanced`, or a file (a path with a slash or ending in .txt or .npy).
 
-    A file holds a class a picture: lines of indices or names, or a whole-numbered .npy array [N].
+    The whole text is a class where one is called so, whatever stands in its name. A file holds a class a picture: lines of indices or
+    names, or a whole-numbered .npy array [N].
 
     Args:
         classes: the label map.
@@ -73,12 +74,14 @@ def read_classes(text: str, *, num_classes: int, classes: Sequence[str]) -> Labe
         SpecError: no such class; proposes one.
         DataError: a file that cannot be read.
     """
+    if text in classes:
+        return Labels(np.array([_index(text, num_classes=num_classes, classes=classes)], dtype=np.int64))
     if text == "balanced":
         return in_turn(None, num_classes=num_classes)
     if "/" in text or text.endswith((".txt", ".npy")):
         return _file(text, num_classes=num_classes, classes=classes)
     turn = [_index(part.strip(), num_classes=num_classes, classes=classes) for part in text.split(",")]
-    return Labels(_checked(np.array(turn, dtype=np.int64), num_classes=num_classes, classes=classes))
+    return Labels(np.array(turn, dtype=np.int64))
 
 
 def _file(url: str, *, num_classes: int, classes: Sequence[str]) -> Labels:
@@ -87,26 +90,34 @@ def _file(url: str, *, num_classes: int, classes: Sequence[str]) -> Labels:
         data = storage.read_bytes(storage.absolute(url))
     except Exception as error:  # every store raises its own kinds
         raise DataError(f"cannot read the classes in {shown} ({storage.reason(error)})", fix="name a file of a class a line") from None
-    if url.endswith(".npy"):
-        try:
-            turn = np.load(io.BytesIO(data), allow_pickle=False)
-        except (ValueError, OSError, EOFError):
-            raise DataError(f"{shown} is no array of whole numbers", fix="save it with numpy.save, without Python objects") from None
-        if turn.ndim != 1 or turn.dtype.kind not in "iu":
-            raise DataError(f"{shown} holds {turn.dtype} {list(turn.shape)}", fix="whole numbers [N] are needed")
-    else:
-        try:
-            lines = data.decode().splitlines()
-        except UnicodeDecodeError:
-            raise DataError(f"{shown} is not text", fix="name a file of a class a line") from None
-        known: dict[str, int] = {}
-        for line in lines:
-            if line not in known:
-                known[line] = _index(line.strip(), num_classes=num_classes, classes=classes)
-        turn = np.array([known[line] for line in lines], dtype=np.int64)
+    turn = _array(data, shown) if url.endswith(".npy") else _lines(data, shown, num_classes=num_classes, classes=classes)
     if not len(turn):
         raise DataError(f"{shown} names no class", fix="a class a line")
-    return Labels(_checked(turn.astype(np.int64), num_classes=num_classes, classes=classes), count=len(turn))
+    return Labels(_checked(turn, num_classes=num_classes, classes=classes), count=len(turn))
+
+
+def _array(data: bytes, shown: str) -> NDArray[np.integer]:
+    try:
+        turn = np.load(io.BytesIO(data), allow_pickle=False)
+        if not isinstance(turn, np.ndarray):
+            raise TypeError
+    except Exception:  # a damaged file raises whatever it happens to hit
+        raise DataError(f"{shown} is no array of whole numbers", fix="save it with numpy.save, without Python objects") from None
+    if turn.ndim != 1 or turn.dtype.kind not in "iu":
+        raise DataError(f"{shown} holds {turn.dtype} {list(turn.shape)}", fix="whole numbers [N] are needed")
+    return turn
+
+
+def _lines(data: bytes, shown: str, *, num_classes: int, classes: Sequence[str]) -> NDArray[np.int64]:
+    try:
+        lines = data.decode().rstrip().splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{shown} is not text", fix="name a file of a class a line") from None
+    known: dict[str, int] = {}
+    for line in lines:
+        if line not in known:
+            known[line] = _index(line.strip(), num_classes=num_classes, classes=classes)
+    return np.array([known[line] for line in lines], dtype=np.int64)
 
 
 def _index(text: str, *, num_classes: int, classes: Sequence[str]) -> int:
@@ -115,21 +126,39 @@ def _index(text: str, *, num_classes: int, classes: Sequence[str]) -> int:
     named = classes.index(text) if text in classes else -1
     if named < 0 and number < 0:
         if not classes:
-            raise SpecError("no class has a name here", value=text, fix=f"the network has classes 0 to {num_classes - 1}")
-        some = ", ".join(classes[:6]) + (" ..." if len(classes) > 6 else "")
-        raise SpecError("no class is called so", value=text, fix=f"{closest(text, list(classes))}there are {some}, or indices from 0")
+            raise SpecError("no class has a name here", value=_quoted(text), fix=f"the network has classes 0 to {num_classes - 1}")
+        near = closest(_quoted(text), list(map(_quoted, classes)))
+        some = _some(classes, 6)
+        raise SpecError("no class is called so", value=_quoted(text), fix=f"{near}there are {some}, or indices from 0")
     if named >= 0 and 0 <= number < num_classes and named != number:
-        called = f" ({classes[number]})" if number < len(classes) else ""
+        called = f" ({_quoted(classes[number])})" if number < len(classes) else ""
         raise SpecError(
-            f"class {text} may be number {number}{called} or the one called {text}, which is number {named}",
+            f"class {text} may be number {number}{called} or the one called {_quoted(text)}, which is number {named}",
             fix="put the index of each picture into a .npy file, which holds numbers alone",
         )
-    return number if named < 0 else named
+    found = number if named < 0 else named
+    if found >= num_classes:
+        raise _beyond(found, num_classes=num_classes, classes=classes)
+    return found
 
 
-def _checked(turn: NDArray[np.int64], *, num_classes: int, classes: Sequence[str]) -> NDArray[np.int64]:
+def _checked(turn: NDArray[np.integer], *, num_classes: int, classes: Sequence[str]) -> NDArray[np.int64]:
+    """The same as int64, if there are such classes; looked at before, since int64 does not hold every whole number."""
     beyond = turn[(turn < 0) | (turn >= num_classes)]
     if len(beyond):
-        named = f", called {', '.join(classes[:3])} ..." if classes else ""
-        raise SpecError("no such class", value=int(beyond[0]), fix=f"the network has classes 0 to {num_classes - 1}{named}")
-    return turn
+        raise _beyond(int(beyond[0]), num_classes=num_classes, classes=classes)
+    return turn.astype(np.int64)
+
+
+def _beyond(number: int, *, num_classes: int, classes: Sequence[str]) -> SpecError:
+    named = f", called {_some(classes, 3)}" if classes else ""
+    return SpecError("no such class", value=number, fix=f"the network has classes 0 to {num_classes - 1}{named}")
+
+
+def _some(classes: Sequence[str], most: int) -> str:
+    return ", ".join(map(_quoted, classes[:most])) + (" ..." if len(classes) > most else "")
+
+
+def _quoted(name: str) -> str:
+    """A name may hold a comma or be nothing."""
+    return f'"{name}"'

@@ -119,19 +119,19 @@ def _section(wanted: argparse.Namespace, section: "EvaluateSpec") -> "EvaluateSp
     from pydantic import ValidationError
 
     from iddpm_ray.spec.evaluate import EvaluateSpec
+    from iddpm_ray.spec.problems import from_validation
 
     names = ("count", "batch", "features", "inception", "inception_sha256", "reference")
     said: dict[str, Any] = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
     if str(said.get("features")).endswith(".npz"):
         del said["features"]  # a file, not one of the section's words
+    values = {**dict(section), **said, "threads": wanted.threads}
     try:
-        return EvaluateSpec.model_validate({**dict(section), **said, "threads": wanted.threads})
+        return EvaluateSpec.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        raise SpecError(
-            f"--{name.replace('_', '-')}", value=said.get(name), fix=f"{first['msg']}: see python jobs/train.py --schema"
-        ) from None
+        first = from_validation(error, given=values, model=EvaluateSpec)[0]
+        fix = first.fix.removesuffix(" or null")  # a command line has no word for it
+        raise SpecError(f"--{first.path.replace('_', '-')}", value=said.get(first.path), fix=fix) from None
 
 
 def _check_features(wanted: argparse.Namespace, features: str) -> None:

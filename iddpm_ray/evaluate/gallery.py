@@ -101,9 +101,10 @@ def file_gallery(url: str) -> FileGallery:
     """An npz of pictures.
 
     Raises:
-        DataError: it is none.
+        DataError: it is none, or damaged.
     """
     file = PictureFile(url)
+    file.check()
     gallery = FileGallery(url, file.shape[0], tuple(sorted(file.fingerprint.items())))
     file.close()
     return gallery

@@ -181,6 +181,7 @@ def make_job(
             raise DataError(f"{what} has {number} pictures", value=f"{wanted} wanted", fix=f"ask for --count {number} or fewer")
     fingerprint = file.fingerprint if file else None
     if file is not None:
+        file.check()
         file.close()
     return Job(drawing, seed, wanted, batch, labels=labels, base=base, base_fingerprint=fingerprint, threads=threads)
 

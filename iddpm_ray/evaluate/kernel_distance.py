@@ -15,7 +15,7 @@ def kernel_distance(samples: NDArray[np.floating], references: NDArray[np.floati
     """The distance of features [N, D] from [M, D], N and M at least 2, with an interval; about 0, below it too, where they are alike.
 
     Every pair of different pictures counts. A replica weighs pictures by how often it drew them; a picture is no pair with itself, drawn
-    twice or not.
+    twice or not, and a replica of one picture alone is left out.
     """
     x, y = samples.astype(np.float64), references.astype(np.float64)
     within_x, within_y, between = cubic_kernel(x, x), cubic_kernel(y, y), cubic_kernel(x, y)
@@ -31,6 +31,7 @@ def kernel_distance(samples: NDArray[np.floating], references: NDArray[np.floati
 
 
 def _pairs(kernel: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the kernel over pairs of different items, under each row of weights [B, N]."""
+    """The mean of the kernel over pairs of different items, under each row of weights [B, N]; NaN where one item has all the weight."""
     inside = np.einsum("bi,bi->b", weights @ kernel, weights) - weights**2 @ np.diag(kernel)
-    return inside / (weights.sum(axis=1) ** 2 - (weights**2).sum(axis=1))
+    pairs = weights.sum(axis=1) ** 2 - (weights**2).sum(axis=1)
+    return np.divide(inside, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)

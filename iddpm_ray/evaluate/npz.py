@@ -17,6 +17,7 @@ from iddpm_ray import storage
 from iddpm_ray.errors import DataError
 
 PICTURES, LABELS = "arr_0", "arr_1"
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
 _LOCAL_HEADER = 30  # bytes of a member's own header before its name
 _FIX = "give an npz with arr_0, uint8 [N, H, W, C], and perhaps arr_1, whole numbers [N], as jobs/sample.py writes it"
 
@@ -26,7 +27,7 @@ class PictureFile:
 
     Attributes:
         shape: (N, H, W, C).
-        labels: int64 [N], or None.
+        labels: whole numbers [N] of the file's own type, or None.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,13 +42,14 @@ class PictureFile:
             raise DataError(f"cannot read {self._name} ({storage.reason(error)})", fix="name an npz file") from None
         try:
             self._archive = zipfile.ZipFile(self._file)
-        except (zipfile.BadZipFile, OSError):
+        except Exception:  # a damaged archive raises whatever it happens to hit
             raise DataError(f"{self._name} is no npz file", fix=_FIX) from None
-        names = {name.removesuffix(".npy") for name in self._archive.namelist()}
-        if PICTURES not in names or names - {PICTURES, LABELS}:
-            raise DataError(f"{self._name} holds {', '.join(sorted(names)) or 'nothing'}", fix=_FIX)
+        names = sorted(self._archive.namelist())
+        if names not in ([f"{PICTURES}.npy"], [f"{PICTURES}.npy", f"{LABELS}.npy"]):
+            held = ", ".join(name.removesuffix(".npy") if name.endswith(".npy") else f"{name} without .npy" for name in names)
+            raise DataError(f"{self._name} holds {held or 'nothing'}", fix=_FIX)
         self._member, self._offset, self.shape = self._open_pictures()
-        self.labels = self._read_labels() if LABELS in names else None
+        self.labels = self._read_labels() if len(names) > 1 else None
 
     @property
     def fingerprint(self) -> dict[str, int]:
@@ -57,6 +59,19 @@ class PictureFile:
             for info in self._archive.infolist()
             for what, number in (("bytes", info.file_size), ("crc32", info.CRC))
         }
+
+    def check(self) -> None:
+        """Reads the whole file once, a little at a time, and holds it against its own checksums, which `rows` does not.
+
+        Raises:
+            DataError: it is cut short or damaged.
+        """
+        try:
+            damaged = self._archive.testzip() is not None
+        except Exception:  # as above
+            damaged = True
+        if damaged:
+            raise self._damaged()
 
     def close(self) -> None:
         """Closes the file."""
@@ -74,10 +89,10 @@ class PictureFile:
         wanted = (end - begin) * each
         try:
             data = self._read(self._offset + begin * each, wanted)
-        except (zipfile.BadZipFile, OSError, EOFError):
+        except Exception:  # as above
             data = b""
         if len(data) != wanted:
-            raise DataError(f"{self._name} is damaged or cut short", fix="make or copy it again")
+            raise self._damaged()
         rows = np.frombuffer(data, dtype=np.uint8).reshape(end - begin, height, width, channels)
         return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
 
@@ -95,36 +110,51 @@ class PictureFile:
 
     def _open_pictures(self) -> tuple[zipfile.ZipInfo, int, tuple[int, int, int, int]]:
         info = self._archive.getinfo(f"{PICTURES}.npy")
-        with self._archive.open(info) as member:
+        with self._opened(info) as member:
             shape, by_column, dtype = self._header(member, PICTURES)
             offset = member.tell()
-        if dtype != np.uint8 or len(shape) != 4 or by_column or shape[3] not in (1, 3) or 0 in shape:
+        if dtype != np.uint8 or len(shape) != 4 or by_column or shape[3] not in (1, 3) or min(shape) < 1:
             raise DataError(f"{PICTURES} of {self._name} holds {dtype} {list(shape)}", fix=_FIX)
         if info.file_size != offset + int(np.prod(shape, dtype=object)):
             raise DataError(f"{self._name} is damaged: {PICTURES} has not the bytes of its shape", fix="make or copy it again")
         return info, offset, shape
 
-    def _read_labels(self) -> NDArray[np.int64]:
-        info = self._archive.getinfo(f"{LABELS}.npy")
-        with self._archive.open(info) as member:
+    def _read_labels(self) -> NDArray[np.integer]:
+        with self._opened(self._archive.getinfo(f"{LABELS}.npy")) as member:
             shape, _, dtype = self._header(member, LABELS)
             if dtype.kind not in "iu" or shape != self.shape[:1]:
                 raise DataError(f"{LABELS} of {self._name} holds {dtype} {list(shape)}", fix=_FIX)
-            data = member.read(shape[0] * dtype.itemsize)
+            try:
+                data = member.read(shape[0] * dtype.itemsize)
+            except Exception:  # as above
+                data = b""
         if len(data) != shape[0] * dtype.itemsize:
-            raise DataError(f"{self._name} is damaged or cut short", fix="make or copy it again")
-        return np.frombuffer(data, dtype=dtype).astype(np.int64)
+            raise self._damaged()
+        return np.frombuffer(data, dtype=dtype)
 
-    def _header(self, member: IO[bytes], name: str) -> tuple[tuple, bool, np.dtype]:
+    def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
         try:
-            version = npy.read_magic(member)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            return self._archive.open(info)
+        except RuntimeError:
+            what = f"{info.filename} of {self._name} is encrypted, or packed in a way that is not read here"
+            raise DataError(what, fix="save it with numpy.savez") from None
+        except Exception:  # as above
+            raise self._damaged() from None
+
+    def _header(self, member: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+        try:
+            read = _HEADERS[npy.read_magic(member)]
             shape, by_column, dtype = read(member)
-        except (ValueError, zipfile.BadZipFile, OSError, EOFError):
+        except zipfile.BadZipFile:  # its checksum, where the first read takes all of it
+            raise self._damaged() from None
+        except Exception:  # as above
             raise DataError(f"{self._name} is damaged: {name} is no array", fix=_FIX) from None
         if dtype.hasobject:
             raise DataError(f"{name} of {self._name} holds Python objects, which would run code when they are read", fix=_FIX)
-        return shape, by_column, dtype
+        return tuple(map(int, shape)), by_column, dtype
+
+    def _damaged(self) -> DataError:
+        return DataError(f"{self._name} is damaged or cut short", fix="make or copy it again")
 
 
 def write_pictures(
@@ -166,6 +196,9 @@ def decode(data: bytes, *, name: str) -> dict[str, NDArray]:
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as found:
-            return {key: found[key] for key in found.files}
-    except (ValueError, zipfile.BadZipFile, OSError, EOFError, KeyError):
+            arrays = {key: found[key] for key in found.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise TypeError
+    except Exception:  # a damaged archive raises whatever it happens to hit
         raise DataError(f"{name} is damaged", fix="delete it: the same command makes it again") from None
+    return arrays

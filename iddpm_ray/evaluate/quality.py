@@ -47,7 +47,11 @@ class Quality:
 
     def _spread(self, name: str) -> str:
         found = self.intervals.get(name)
-        return "" if found is None else f"  (95 % interval {found.low:.4f} .. {found.high:.4f})"
+        if found is None:
+            return ""
+        if found.low is None or found.high is None:
+            return "  (no interval: too few pictures)"
+        return f"  (95 % interval {found.low:.4f} .. {found.high:.4f})"
 
 
 def reference_of(parts: Parts, *, count: int, seed: int = 0) -> Reference:

@@ -18,6 +18,8 @@ from iddpm_ray.evaluate.frechet import Gaussian
 
 _FIX = "give an npz with mu, sigma and perhaps mu_s, sigma_s, as ADM's evaluator and jobs/evaluate.py --write-reference write them"
 
+_ROUNDING = 1e-3  # share of the largest covariance by which float32 sums may be off
+
 
 @dataclass(frozen=True, eq=False)
 class Reference:
@@ -77,7 +79,7 @@ def read_reference(url: str, *, features: Features) -> Reference:
     """The Gaussians of a file, which must be of these features.
 
     Raises:
-        DataError: no such file, Python objects in it, other sizes, or features of another network.
+        DataError: no such file, Python objects in it, other sizes, no Gaussians, or features of another network.
     """
     arrays, shown = read_arrays(url), storage.shown(url)
     if not is_statistics(arrays):
@@ -90,8 +92,7 @@ def read_reference(url: str, *, features: Features) -> Reference:
     spatial = None
     if "mu_s" in arrays:
         spatial = _gaussian(arrays, "mu_s", "sigma_s", size=features.sizes[1], shown=shown, name=features.name)
-    count = int(arrays["count"]) if "count" in arrays and arrays["count"].ndim == 0 else -1
-    return Reference(pooled, spatial, None, count if count > 0 else None)
+    return Reference(pooled, spatial, None, _count(arrays["count"], shown=shown) if "count" in arrays else None)
 
 
 def read_arrays(url: str) -> dict[str, NDArray]:
@@ -122,6 +123,8 @@ def read_arrays(url: str) -> dict[str, NDArray]:
             raise DataError(f"{shown} is damaged: {name} is no array", fix=_FIX) from None
         except Exception:  # as above
             raise DataError(f"{shown} is damaged: {name} cannot be read", fix=_FIX) from None
+        if not isinstance(arrays[name], np.ndarray):
+            raise DataError(f"{shown} is damaged: {name} is no array", fix=_FIX)
     return arrays
 
 
@@ -135,7 +138,20 @@ def _gaussian(arrays: Mapping[str, NDArray], mean: str, covariance: str, *, size
             raise DataError(what, fix="make the reference with the same features: jobs/evaluate.py --write-reference")
         if not np.isfinite(array).all():
             raise DataError(f"{key} of {shown} holds numbers that are not finite", fix="make the reference again")
+    slack = _ROUNDING * np.abs(spread).max()
+    if spread.diagonal().min() < -slack or np.abs(spread - spread.T).max() > slack:
+        what = f"{covariance} of {shown} is no covariance: it is not symmetric, or a variance is below nought"
+        raise DataError(what, fix="make the reference again")
     return Gaussian(centre.astype(np.float64), spread.astype(np.float64))
+
+
+def _count(array: NDArray, *, shown: str) -> int | None:
+    """Pictures behind a reference; `write_reference` writes -1 where it does not know."""
+    if array.ndim or array.dtype.kind not in "iu":
+        raise DataError(
+            f"count of {shown} is {array.dtype} {list(array.shape)}, one whole number is needed", fix="make the reference again"
+        )
+    return int(array) if array > 0 else None
 
 
 def _short(said: str) -> str:

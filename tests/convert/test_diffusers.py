@@ -21,6 +21,7 @@ from iddpm_ray.convert.diffusers import fields_of_config, layout_of, unet_config
 from iddpm_ray.convert.model import Model
 from iddpm_ray.convert.names import Layout, from_diffusers, to_diffusers
 from iddpm_ray.convert.scheduler import fields_of_scheduler, scheduler_config
+from iddpm_ray.convert.source import describe
 from iddpm_ray.convert.write import write_model
 from iddpm_ray.diffusion.respace import respaced_betas
 from iddpm_ray.diffusion.sample import ddpm_sample
@@ -289,6 +290,28 @@ def test_a_process_of_theirs_that_is_none_of_ours_is_refused_with_the_reason(cha
     with pytest.raises(CheckpointError) as caught:
         fields_of_scheduler({**config, **change}, name="s.json")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"thresholding": True}, "thresholding=True"),
+        ({"clip_sample": False}, "clip_sample=False"),
+        ({"clip_sample_range": 2.0, "thresholding": True}, "thresholding=True, clip_sample_range=2.0"),
+        ({}, None),
+    ],
+)
+def test_what_a_scheduler_does_to_predictions_and_no_spec_does_is_said(change: dict[str, Any], said: str | None, tmp_path: Path) -> None:
+    write_model(filled(spec_of({})), str(tmp_path / "folder"), say=print)
+    file = tmp_path / "folder" / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    model = opened(tmp_path / "folder")
+    told: list[str] = []
+    write_model(model, str(tmp_path / "w.safetensors"), say=told.append)
+    about = [line for line in told if "clamped" in line]
+    wanted = "predictions of the picture are clamped to -1 .. 1 here, so it draws other pictures there"
+    assert about == ([] if said is None else [f"{file} has {said}: {wanted}"])
+    assert all(line in describe(str(tmp_path / "folder")) for line in about)
 
 
 def test_a_folder_without_a_scheduler_asks_for_the_process(tmp_path: Path) -> None:

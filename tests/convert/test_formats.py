@@ -94,6 +94,16 @@ def test_narrow_weights_are_widened_and_files_of_before_zip_are_read(tmp_path: P
     assert equal(model, opened(tmp_path / "old.pt", values=SAID))
 
 
+def test_weights_that_lie_in_memory_in_another_order_are_the_same_weights(tmp_path: Path) -> None:
+    model = filled(spec_of({}))
+    last = {key: tensor.contiguous(memory_format=torch.channels_last) for key, tensor in model.tensors.items() if tensor.ndim == 4}
+    turned = {key: tensor.t().contiguous().t() for key, tensor in model.tensors.items() if tensor.ndim == 2}
+    torch.save({**model.tensors, **last, **turned}, tmp_path / "w.pt")
+    back = opened(tmp_path / "w.pt", values=SAID)
+    write_model(back, str(tmp_path / "w.safetensors"), say=silent)
+    assert equal(model, opened(tmp_path / "w.safetensors"))
+
+
 def test_what_is_there_is_not_written_over_unless_asked(tmp_path: Path) -> None:
     model = filled(spec_of({}))
     (tmp_path / "w.pt").write_bytes(b"precious")
@@ -145,6 +155,43 @@ def test_files_that_are_no_weights_are_refused_by_name(tmp_path: Path) -> None:
         opened(tmp_path / "cut.safetensors", values=SAID)
     with pytest.raises(CheckpointError, match=r"cannot read .*nowhere\.pt \(it does not exist\)"):
         opened(tmp_path / "nowhere.pt", values=SAID)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_is_named_and_a_protocol_that_torch_cannot_read_too(zipped: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    weights = filled(spec_of({})).tensors
+    for protocol in (2, 3, 4, 5):
+        options: dict[str, Any] = {"pickle_protocol": protocol, "_use_new_zipfile_serialization": zipped}
+        torch.save({"weights": weights, "more": [Harm(), Harm()]}, tmp_path / "harm.pt", **options)
+        with pytest.raises(CheckpointError, match=r"harm\.pt asks for posix\.system while it is read, and was refused"):
+            read_weights(str(tmp_path / "harm.pt"))
+        torch.save(weights, tmp_path / "plain.pt", **options)
+        if protocol < 4:
+            assert read_weights(str(tmp_path / "plain.pt")).tensors.keys() == weights.keys()
+            continue
+        with pytest.raises(CheckpointError, match=rf"plain\.pt was saved with pickle_protocol={protocol}, .* with pickle_protocol=2, as"):
+            read_weights(str(tmp_path / "plain.pt"))
+    assert not [one for one in recwarn if "pickle protocol" in str(one.message)]
+
+
+def test_weights_whose_bytes_have_changed_are_refused(tmp_path: Path) -> None:
+    weights = {"a": torch.arange(1000.0)}
+    torch.save(weights, tmp_path / "w.pt")
+    whole = bytearray((tmp_path / "w.pt").read_bytes())
+    whole[whole.index(weights["a"].numpy().tobytes()) + 1001] ^= 1
+    (tmp_path / "w.pt").write_bytes(whole)
+    with pytest.raises(CheckpointError, match=r"w\.pt is damaged"):
+        read_weights(str(tmp_path / "w.pt"))
+
+
+def test_weights_that_were_saved_without_checksums_are_read(tmp_path: Path) -> None:
+    summed = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"a": torch.ones(3)}, tmp_path / "w.pt")
+    finally:
+        torch.serialization.set_crc32_options(summed)
+    assert read_weights(str(tmp_path / "w.pt")).tensors["a"].tolist() == [1, 1, 1]
 
 
 def test_options_without_effect_are_refused(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Evaluations of a real run and of files: named features, the same numbers however the work was cut or broken off, and plain refusals."""
 
 import json
+import math
 import re
 import runpy
+import warnings
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +21,11 @@ from iddpm_ray.checkpoint.scores import best_first, read_scores, write_score
 from iddpm_ray.evaluate import gallery
 from iddpm_ray.evaluate.assessed_files import assessment_of_files
 from iddpm_ray.evaluate.assessed_run import evaluate_checkpoint
-from iddpm_ray.evaluate.assessment import assess
-from iddpm_ray.evaluate.chunks import Chunks
+from iddpm_ray.evaluate.assessment import assess, write_result
+from iddpm_ray.evaluate.bootstrap import Interval
+from iddpm_ray.evaluate.chunks import Chunks, claim
 from iddpm_ray.evaluate.features import FeatureBatch
+from iddpm_ray.evaluate.quality import Quality
 from iddpm_ray.evaluate.trained import find_source
 from iddpm_ray.sinks.jsonl import read_rows
 from iddpm_ray.spec.spec import JobSpec
@@ -197,7 +202,14 @@ def test_who_hands_out_the_work_needs_no_gpu(tmp_path: Path) -> None:
         (["RUN", "--reference", "TMP/none.npz"], "cannot read .*none.npz"),
         (["RUN", "--reference", "TMP/inception.npz"], r"mu of .* is float64 \[2048\], the features of digits-classifier need \[64\]"),
         (["RUN", "--reference", "TMP/object.npz"], "mu of .* holds Python objects.* refused"),
-        (["RUN", "--count", "2"], "--count .*greater than or equal to 4"),
+        (["RUN", "--count", "2"], r"--count \(got 2\): should be at least 4$"),
+        (["RUN", "--inception-sha256", "00"], r"--inception-sha256 \(got 00\): should match .*\{64\}\$$"),
+        (["RUN", "--reference", "TMP/single"], r"too few reference pictures to measure against \(got 1\): give at least 2"),
+        (["RUN", "--reference", "TMP/cut.npz"], "cut.npz is damaged: arr_0 is no array"),
+        (["TMP/cut.npz", *FILES[1:]], "cut.npz is damaged: arr_0 is no array"),
+        (["TMP/flipped.npz", *FILES[1:]], "flipped.npz is damaged or cut short"),
+        ([*FILES[:2], "TMP/flipped.npz", *FILES[3:]], "flipped.npz is damaged or cut short"),
+        (["RUN", "--reference", "TMP/cut-statistics.npz"], "cut-statistics.npz is damaged: mu cannot be read"),
         (["RUN", "--features", "clip"], "--features .*clip"),
         (["RUN", "--step", "5"], "no checkpoint of that step"),
         (["RUN", "--ema", "0.5"], "no such average"),
@@ -234,12 +246,60 @@ def test_what_cannot_be_judged_is_said_in_one_line(
     np.savez(tmp_path / "pictures.npz", arr_0=np.zeros((8, 8, 8, 1), np.uint8))
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "single").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "single" / "a.png")
+    header = np.lib.format.magic(1, 0) + b"\x10\0{'descr': '|u1',("
+    for name, members in (("cut", {"arr_0": header}), ("cut-statistics", {"mu": header, "sigma": header})):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w") as archive:
+            for member, content in members.items():
+                archive.writestr(f"{member}.npy", content)
+    flipped = bytearray((tmp_path / "pictures.npz").read_bytes())
+    flipped[400] ^= 1
+    (tmp_path / "flipped.npz").write_bytes(flipped)
     capsys.readouterr()
     given = [word.replace("RUN", run_url(spec)).replace("TMP", str(tmp_path)) for word in arguments]
     assert main(["--out", str(tmp_path / "out"), *given, "--workers", "0"]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1, error
     assert re.search(says, error), error
+
+
+def test_a_reference_that_cannot_be_written_is_said_before_anything_is_drawn(
+    spec: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(run_url(spec), "--write-reference", str(tmp_path / "ref.npz"), out=tmp_path / "first")
+    with np.load(tmp_path / "ref.npz") as whole:
+        np.savez(tmp_path / "pooled.npz", mu=whole["mu"], sigma=whole["sigma"])
+    monkeypatch.setattr(gallery.Painter, "__init__", lambda self, job: pytest.fail("the networks are loaded"))
+    capsys.readouterr()
+    words = ["--reference", str(tmp_path / "pooled.npz"), "--write-reference", str(tmp_path / "again.npz"), "--seed", "7", "--workers", "0"]
+    assert main([run_url(spec), *words, "--out", str(tmp_path / "out")]) == 2
+    assert "pooled.npz has no mu_s and sigma_s to write: give its pictures with --reference" in capsys.readouterr().err
+    assert not (tmp_path / "again.npz").exists()
+
+
+def test_numbers_of_four_pictures_are_json_and_come_without_warnings(spec: JobSpec, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        evaluate(run_url(spec), "--count", "4", out=tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "quality.json").read_text(), parse_constant=pytest.fail)
+    low, high = found["intervals"]["kid[digits-classifier]"]
+    assert low <= found["metrics"]["kid[digits-classifier]"] <= high
+
+
+def test_what_is_no_number_or_has_no_interval_is_null(spec: JobSpec, tmp_path: Path) -> None:
+    metrics = {"fid": 1.0, "kid": math.nan, "precision": 0.5}
+    intervals = {"kid": Interval(math.nan, None, None), "precision": Interval(0.5, 0.25, 0.75)}
+    quality = Quality(metrics, intervals, (), 4)
+    one: Any = SimpleNamespace(folder=str(tmp_path))
+    found: Any = SimpleNamespace(
+        quality=quality, reference=SimpleNamespace(count=4), features=SimpleNamespace(name="x", digest="y", sizes=(1, 1))
+    )
+    claim(str(tmp_path), {"job": "evaluate"}, count=4, size=4, extension="npz")
+    said = json.loads(Path(write_result(found, one)).read_text(), parse_constant=pytest.fail)
+    assert said["metrics"] == {"fid": 1.0, "kid": None, "precision": 0.5}
+    assert said["intervals"] == {"kid": None, "precision": [0.25, 0.75]}
+    assert "kid        nan  (no interval: too few pictures)" in quality.describe()
 
 
 def test_a_run_without_labels_has_no_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

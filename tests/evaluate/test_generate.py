@@ -169,6 +169,11 @@ def test_what_cannot_be_drawn_is_refused(runs: Runs, tmp_path: Path) -> None:
     npz.write_pictures(str(tmp_path / "few.npz"), small, shape=(3, 8, 8, 1), labels=np.array([7, 7, 1]))
     with pytest.raises(DataError, match=r"the base file has 3 pictures \(got 10 wanted\): ask for --count 3 or fewer"):
         job(runs.enlarging, base=str(tmp_path / "few.npz"))
+    whole = bytearray((tmp_path / "few.npz").read_bytes())
+    whole[250] ^= 1
+    (tmp_path / "few.npz").write_bytes(whole)
+    with pytest.raises(DataError, match=r"few\.npz is damaged or cut short: make or copy it again"):
+        job(runs.enlarging, base=str(tmp_path / "few.npz"), count=1)
     labels = of_array(np.array([0, 1]), num_classes=10)
     with pytest.raises(DataError, match="the file of classes has 2 pictures"):
         make_job(drawing(runs.digits), seed=0, count=3, batch=2, labels=labels, base=None, threads=1)

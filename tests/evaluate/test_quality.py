@@ -1,6 +1,8 @@
 """Metrics of quality against closed forms and against torchmetrics; features say whose they are in every name."""
 
 import math
+import warnings
+import zipfile
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -86,6 +88,16 @@ def test_the_kernel_distance_is_unbiased_and_its_interval_holds_the_truth() -> N
     far = kernel_distance(features(60), features(60, shift=1.0, seed=1))
     assert far.low > 0.5
     assert far.low < far.value < far.high
+
+
+def test_replicas_of_one_picture_alone_tell_no_kernel_distance() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few = [kernel_distance(features(4, seed=n), features(4, seed=50 + n), seed=n) for n in range(20)]
+        two = kernel_distance(features(2), features(2, seed=1), replicas=60)
+    assert all(one.low is not None and one.high is not None and one.low <= one.high for one in few)
+    assert (two.low, two.high) == (None, None), "a quarter of the replicas have a pair on each side"
+    assert math.isfinite(two.value)
 
 
 def test_precision_and_recall_know_copies_and_strangers() -> None:
@@ -230,6 +242,11 @@ def test_statistics_of_adm_s_evaluator_are_read(tmp_path: Path) -> None:
         ({"mu": np.zeros(6), "sigma": np.eye(6), "mu_s": np.zeros(4)}, "mu_s and no sigma_s"),
         ({"mu": np.full(6, math.nan), "sigma": np.eye(6)}, "not finite"),
         ({"mu": np.zeros(6), "sigma": np.eye(6), "features": np.array("inception " + "cd" * 32)}, r"of inception \(cd.*not of digits"),
+        ({"mu": np.zeros(6), "sigma": -np.eye(6)}, "sigma of .* is no covariance: it is not symmetric, or a variance is below nought"),
+        ({"mu": np.zeros(6), "sigma": np.eye(6) + np.eye(6, k=1)}, "sigma of .* is no covariance"),
+        ({"mu": np.zeros(6), "sigma": np.eye(6), "count": np.array("foo")}, r"count of .* is <U3 \[\], one whole number is needed"),
+        ({"mu": np.zeros(6), "sigma": np.eye(6), "count": np.array(math.nan)}, r"count of .* is float64 \[\], one whole number"),
+        ({"mu": np.zeros(6), "sigma": np.eye(6), "count": np.zeros(2, int)}, r"count of .* is int64 \[2\], one whole number"),
         ({"mu": np.array([object()]), "sigma": np.eye(6)}, "mu of .* holds Python objects"),
     ],
 )
@@ -245,3 +262,14 @@ def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
         read_reference(str(tmp_path / "ref.npz"), features=Named())
     with pytest.raises(DataError, match="cannot read"):
         read_reference(str(tmp_path / "none.npz"), features=Named())
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
+        archive.writestr("mu", "text")
+        archive.writestr("sigma", "text")
+    with pytest.raises(DataError, match=r"text\.npz is damaged: mu is no array"):
+        read_reference(str(tmp_path / "text.npz"), features=Named())
+
+
+def test_a_covariance_that_rounding_has_bent_is_taken(tmp_path: Path) -> None:
+    bent = (np.diag([1.0, 1.0, 1.0, 1.0, 1.0, -1e-6]) + 1e-5 * np.eye(6, k=1)).astype(np.float32)
+    np.savez(tmp_path / "ref.npz", mu=np.zeros(6), sigma=bent, count=np.array(-1))
+    assert read_reference(str(tmp_path / "ref.npz"), features=Named()).count is None

@@ -122,6 +122,13 @@ def test_flags_become_a_spec(program: ModuleType, capsys: pytest.CaptureFixture[
     assert (spec.train.global_batch, spec.model.num_channels, str(spec.train.duration)) == (128, 128, "2M samples")
 
 
+@pytest.mark.parametrize("count", ["0", "-2", "many"])
+def test_a_command_is_started_with_one_process_at_least(program: ModuleType, capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["flags", f"--processes={count}", "--", "--image_size", "64"])
+    assert f"--processes: should be a whole number, at least 1 (got {count})" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -162,6 +169,10 @@ def test_what_goes_with_the_weights_and_cannot_be_read_is_named(
         (["import", "{run}", "{tmp}/x.pt", "model.heads=2"], "no such field"),
         (["inspect", "{tmp}"], "the run has no complete checkpoint"),
         (["flags", "--", "--image_size", "64"], "--batch_size 1: is per process there"),
+        (
+            ["flags", "--processes", "2", "--", "mpiexec", "-n", "8", "python", "image_train.py", "--image_size", "64"],
+            "--processes (got 2): the command itself starts 8: leave the option out, or change the command",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_clear_error(

@@ -216,7 +216,7 @@ def test_a_killed_command_goes_on(root: Path, tmp_path: Path) -> None:
         ("digits", ["--step", "best"], "is known to be the best"),
         ("digits", ["--guidance", "2"], "sample.guidance (got 2.0): needs a network trained with model.class_dropout above 0"),
         ("digits", ["--classes", "10"], "no such class (got 10): the network has classes 0 to 9"),
-        ("digits", ["--classes", "three"], "no class is called so (got three)"),
+        ("digits", ["--classes", "three"], 'no class is called so (got "three")'),
         ("plain", ["--classes", "1"], "--classes (got 1): the network was trained without classes"),
         ("digits", ["--respacing", "21"], "asks for 21 timesteps where there are 20"),
         ("digits", ["--eta", "0.5", "--method", "dpmpp"], "--eta (got 0.5): has an effect with --method ddim alone"),
