@@ -196,7 +196,8 @@ def _read_group(url: str, group: int, image_column: str) -> pa.ChunkedArray | Ba
         what = f"{storage.shown(url)}: row group {group} claims {claimed} bytes of pictures, more than {_GROUP_BYTES}"
         raise DataError(what, fix="write the file with smaller row groups")
     try:
-        return file.read_row_group(group, columns=[found]).flatten().column(found)
+        column = file.read_row_group(group, columns=[found]).column(image_column)
+        return column.flatten()[column.type.get_field_index("bytes")] if pa.types.is_struct(column.type) else column
     except Exception as error:
         if not _is_damage(error):
             raise

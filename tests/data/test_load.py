@@ -63,6 +63,14 @@ def test_pictures_may_lie_in_any_binary_column(tmp_path: Path, kind: pa.DataType
     assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (2, 0, 0, 1)])).all()
 
 
+def test_a_column_called_like_the_field_of_pictures_is_another(tmp_path: Path) -> None:
+    images = [{"bytes": file_of(Image.fromarray(noise(0))), "path": "a"}, None, {"bytes": file_of(Image.fromarray(noise(2))), "path": "c"}]
+    pq.write_table(pa.table({"image": images, "image.bytes": [b"x", b"y", b"z"]}), tmp_path / "a.parquet")
+    loaded = load(manifests.build(str(tmp_path)), rows(0, 1, 2), decoding=SIZE, on_error="substitute")
+    assert (loaded.pixels.transpose(0, 2, 3, 1) == np.stack([noise(i) for i in (0, 2, 2)])).all()
+    assert loaded.substituted.tolist() == [False, True, False]
+
+
 def test_a_row_group_is_read_once_for_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_parquet(tmp_path, [file_of(Image.fromarray(noise(i))) for i in range(12)], [0] * 12, files=2, group=3)
     manifest = manifests.build(str(tmp_path))
