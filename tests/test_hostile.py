@@ -302,6 +302,14 @@ def test_a_packed_manifest_cannot_name_files_elsewhere(tmp_path: Path, path: str
     refused("packed path", DataError, lambda: manifests.build(str(folder)), f"{path} is missing")
 
 
+def test_a_packed_manifest_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
+    folder, _, _ = packed_set(tmp_path)
+    data = bytearray((folder / "manifest.arrow").read_bytes())
+    data[data.rindex(b"00.png")] ^= 1
+    (folder / "manifest.arrow").write_bytes(data)
+    refused("packed manifest", DataError, lambda: manifests.build(str(folder)), "manifest.arrow is damaged: it is not what was written")
+
+
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path) -> None:
     folder, table, facts = packed_set(tmp_path)
     for change in ({"format": "x"}, {"packed": {"decoding": {"evil": 1}}}, {"packed": [1]}, {"classes": None}):

@@ -234,10 +234,17 @@ def read(url: str) -> Manifest:
     """Reads what `write` wrote.
 
     Raises:
+        DataError: as `checked`.
+    """
+    return checked(storage.read_bytes(url), name=storage.shown(url))
+
+
+def checked(data: bytes, *, name: str) -> Manifest:
+    """A manifest out of a file's content.
+
+    Raises:
         DataError: as `from_bytes`, or a bit of it is another than was written.
     """
-    data = storage.read_bytes(url)
-    name = storage.shown(url)
     manifest = from_bytes(data, name=name)
     facts = json.loads(manifest.table.schema.metadata[_METADATA])
     written = str(facts.get("sha256"))
@@ -250,7 +257,7 @@ def _packed(listing: Listing, *, labels: str, known: Sequence[str]) -> Manifest:
     """The manifest that packing left, with the tags that its shards have now and labels by the rule wanted now."""
     url = storage.join(listing.root, PACKED_MANIFEST)
     data = storage.read_bytes(url)
-    stored = from_bytes(data, name=storage.shown(url))
+    stored = checked(data, name=storage.shown(url))
     now = {file.path: file for file in listing.files}
     for shard in stored.files.values():
         if shard.path not in now or now[shard.path].size != shard.size:

@@ -55,6 +55,8 @@ def run(opening: Opening) -> Ending:
         hold = asked(opening.url, lambda: take_hold(opening.url, say=display.line), doing="taken")
         try:
             asked(opening.url, lambda: write_run(opening), doing="written")
+            for line in opening.adopted:
+                display.line(line)
             evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
             driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
             driver.job = asked(opening.url, lambda: job_of(opening.url))
