@@ -1,6 +1,8 @@
 """Whole runs on an embedded Ray: they finish, go on after whatever ended them, and say so in few words."""
 
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,49 @@ def test_a_run_with_a_killed_worker_and_then_interrupted_goes_on_bitwise(root: P
         assert job.nothing_is_left()
         _speaks_plainly(job, raylet=r"\(raylet\).* A worker died or was killed")  # one line, with hints at memory
     finish_and_compare(root, "killed", stopped)
+
+
+BEFORE = "interrupted: nothing was begun; the same command starts the run, or goes on with it"
+
+
+def test_a_term_while_ray_starts_is_one_line_and_leaves_no_ray(root: Path) -> None:
+    with Job(spec_on_ray(root, "early"), root) as job:
+        job.until(lambda: len(job.processes()) > 1, "a process of Ray")
+        job.terminate()
+        assert job.ends() == 130, job.text
+        assert job.lines == [BEFORE]
+        assert job.nothing_is_left()
+
+
+def test_a_term_while_ray_closes_does_not_hide_that_the_run_has_finished(root: Path) -> None:
+    spec = spec_on_ray(root, "late", train={"duration": "2 steps"})
+    with Job(spec, root) as job:
+        job.until(lambda: "finished" in _end_of(spec), "the end of the attempt")
+        job.terminate()
+        assert job.ends() == 0, job.text
+        assert job.lines[-1] == f"finished at step 2: {run_url(spec)}"
+        assert job.nothing_is_left()
+        _speaks_plainly(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_time_ends_with_a_line_and_a_code_that_are_documented(root: Path, number: signal.Signals) -> None:
+    for tenths in range(3, 203, 20):
+        spec = spec_on_ray(root, f"swept-{number.name.lower()}-{tenths}", train={"duration": "2 steps"})
+        with Job(spec, root) as job:
+            time.sleep(tenths / 10)
+            job.process.send_signal(number)
+            code, last = job.ends(), job.lines[-1]
+            assert (code, last) == (130, BEFORE) or (code == 0 and re.match("(finished|stopped) at step ", last)), job.text
+            assert job.nothing_is_left()
+            _speaks_plainly(job)
+        assert all('"released": true' in path.read_text() for path in Path(run_url(spec)).glob("lease/*.json"))
+
+
+def _end_of(spec: JobSpec) -> str:
+    path = Path(run_url(spec)) / "attempts" / "0001.end.json"
+    return path.read_text() if path.exists() else ""
 
 
 def test_a_picture_that_cannot_be_read_is_one_line_with_rank_path_row_and_fix(root: Path, tmp_path: Path) -> None:

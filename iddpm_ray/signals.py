@@ -1,0 +1,120 @@
+"""SIGINT and SIGTERM of a whole program: they interrupt it before its work and change nothing after it; a second one leaves at once."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn, TextIO
+
+INTERRUPTED = 130
+_BOTH = (signal.SIGINT, signal.SIGTERM)
+_REARM_S = 0.01
+
+
+@dataclass
+class Outermost:
+    """The handler of a program outside of the block that `runtime.progress.signals_to` wraps.
+
+    Attributes:
+        seen: signals so far.
+        last_line, code: how the work ended; None while it has not.
+    """
+
+    seen: int = 0
+    last_line: str | None = None
+    code: int = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Interrupts what has not begun, lets what has ended close; a second signal leaves at once.
+
+        Raises:
+            KeyboardInterrupt: at the first signal, before the work has ended.
+        """
+        self.seen += 1
+        name = signal.Signals(number).name
+        if self.seen > 1:
+            self._leave(name)
+        elif self.last_line is None:
+            raise KeyboardInterrupt
+        else:
+            _say(f"{name}: the run has ended and is closing (again to leave at once)")
+
+    def _leave(self, name: str) -> None:
+        if self.last_line is None:
+            _say(f"{name} again: leaving at once")
+            os._exit(INTERRUPTED)
+        _say(self.last_line, file=sys.stderr if self.code else sys.stdout)
+        os._exit(self.code)
+
+
+_outermost = Outermost()
+
+
+def ended(last_line: str, *, code: int) -> None:
+    """From here on a signal does not change how the program ends: this line, which it will print itself, and this exit code."""
+    _outermost.last_line, _outermost.code = last_line, code
+
+
+def run_main(main: Callable[[list[str]], int]) -> NoReturn:
+    """Runs a program on its command line and exits with its code; no signal ends it without a word."""
+    for number in _BOTH:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _outermost)
+    try:
+        code = main(sys.argv[1:])
+    except (Exception, KeyboardInterrupt):
+        if not _outermost.seen or _outermost.last_line is not None:
+            raise
+        _say("interrupted")  # an import in the middle of which it came may make another error of it
+        code = INTERRUPTED
+    for number in _BOTH:
+        signal.signal(number, signal.SIG_IGN)  # how it ended is said; what is left is the interpreter's own end
+    sys.exit(code)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within the block SIGTERM stays with this process's handler: Ray's C++ part takes it over as it starts, and lets it kill as it ends.
+
+    Ray's handler in Python, which `ray.init` sets, exits; it is in force until the end of the block.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    end = threading.Event()
+    thread = threading.Thread(target=_rearm, args=(_in_force(), end), name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _rearm(ours: int | None, end: threading.Event) -> None:
+    """Python allows `signal.signal` in the main thread alone, which is inside Ray."""
+    put = ctypes.pythonapi.PyOS_setsig
+    put.restype, put.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+    while not end.wait(_REARM_S):
+        if _in_force() != ours:
+            put(signal.SIGTERM, ours)
+
+
+def _in_force() -> int | None:
+    """The address of the C function that SIGTERM calls."""
+    get = ctypes.pythonapi.PyOS_getsig
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_int]
+    return get(signal.SIGTERM)
+
+
+def _say(line: str, *, file: TextIO | None = None) -> None:
+    with suppress(RuntimeError, OSError):  # in the middle of another print to the same file, or nobody reads any more
+        sys.stdout.flush()
+        print(line, file=file or sys.stderr, flush=True)
