@@ -22,7 +22,7 @@ class Outermost:
 
     Attributes:
         seen: signals so far.
-        last_line, code: how the work ended; None while it has not.
+        last_line, code: how the work ended; `last_line` is None while it has not.
     """
 
     seen: int = 0
