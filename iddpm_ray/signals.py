@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 INTERRUPTED = 130
 _BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -35,14 +35,24 @@ class Outermost:
         Raises:
             KeyboardInterrupt: at the first signal, before the work has ended.
         """
+        self.note(number)
+        if self.last_line is None:
+            raise KeyboardInterrupt
+
+    def note(self, number: int, *, until: str | None = None) -> None:
+        """Counts a signal, and says so where the program goes on for a while; a second one leaves at once.
+
+        Args:
+            until: up to what it goes on before it ends.
+        """
         self.seen += 1
         name = signal.Signals(number).name
         if self.seen > 1:
             self._leave(name)
-        elif self.last_line is None:
-            raise KeyboardInterrupt
-        else:
+        elif self.last_line is not None:
             _say(f"{name}: the run has ended and is closing (again to leave at once)")
+        elif until is not None:
+            _say(f"{name}: ending as soon as {until} (again to leave at once)")
 
     def _leave(self, name: str) -> None:
         if self.last_line is None:
@@ -58,6 +68,11 @@ _outermost = Outermost()
 def ended(last_line: str, *, code: int) -> None:
     """From here on a signal does not change how the program ends: this line, which it will print itself, and this exit code."""
     _outermost.last_line, _outermost.code = last_line, code
+
+
+def seen() -> bool:
+    """Whether a signal came outside of the work; its interrupt may have been swallowed, as in a callback."""
+    return _outermost.seen > 0
 
 
 def run_main(main: Callable[[list[str]], int]) -> NoReturn:
@@ -78,13 +93,62 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Within the block SIGTERM stays with this process's handler: Ray's C++ part takes it over as it starts, and lets it kill as it ends.
+def kept(until: str) -> Iterator[Callable[[], bool]]:
+    """Within the block, Ray's start or its end, a signal is noted and raises nothing: Ray swallows what is raised in it, with locks held.
 
-    Ray's handler in Python, which `ray.init` sets, exits; it is in force until the end of the block.
+    Args:
+        until: what the program waits for before it heeds the signal.
+
+    Yields:
+        whether a signal came in the block.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if one came and the work has not ended.
     """
-    handler = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    before = {number: handler for number in _BOTH if (handler := signal.getsignal(number)) not in (signal.SIG_DFL, None)}
+    if threading.current_thread() is not threading.main_thread() or not before:
+        yield lambda: False
+        return
+    program = _outermost if _outermost in before.values() else Outermost()
+    already = program.seen
+    try:
+        with _noted(before, lambda number: program.note(number, until=until)), _armed(signal.SIGTERM in before):
+            yield lambda: program.seen > already
+    finally:
+        if program.seen > already and program.last_line is None:
+            raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _noted(before: Mapping[signal.Signals, Any], note: Callable[[int], None]) -> Iterator[None]:
+    """Has the signals noted that are not ignored, whoever else sets a handler for them."""
+    inside, put = True, signal.signal
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if inside:
+            note(number)
+        else:  # while the handlers are put back
+            before[signal.Signals(number)](number, frame)
+
+    def put_others(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if number in before else put(number, handler)
+
+    try:
+        for number, handler in before.items():
+            put(number, handle if callable(handler) else handler)
+        signal.signal = put_others  # ray.init sets a handler for SIGTERM that exits
+        yield
+    finally:
+        signal.signal = put
+        inside = False  # from here on the handlers from before may raise
+        for number, handler in before.items():
+            put(number, handler)
+
+
+@contextmanager
+def _armed(wanted: bool) -> Iterator[None]:
+    """Keeps SIGTERM with this process: Ray's C++ part takes it over as it starts, and lets it kill as it ends. It leaves SIGINT alone."""
+    if not wanted:
         yield
         return
     end = threading.Event()
@@ -95,7 +159,6 @@ def kept() -> Iterator[None]:
     finally:
         end.set()
         thread.join()
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _rearm(ours: int | None, end: threading.Event) -> None:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +96,95 @@ def test_a_signal_in_the_interpreters_own_end_does_not_change_the_code() -> None
     assert ends(program, signal.SIGTERM) == (0, "")
 
 
-def test_sigterm_stays_ours_where_a_c_library_takes_it() -> None:
-    """As Ray does: its start sets a handler of C++ and one of Python, its end the default, which kills."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_inside_ray_a_signal_is_noted_and_interrupts_after_it(number: signal.Signals) -> None:
+    """Ray's start sets a handler of C++ and one of Python, its end the default, which kills."""
     program = """
-        import ctypes, signal, time
+        import ctypes, signal, sys, time
         from iddpm_ray import signals
 
         def main(argv):
             ours = signal.getsignal(signal.SIGTERM)
-            with signals.kept():
-                ctypes.CDLL(None).signal(signal.SIGTERM, None)
-                time.sleep(0.5)
-                try:
+            try:
+                with signals.kept("Ray has started") as came:
+                    ctypes.CDLL(None).signal(signal.SIGTERM, None)
+                    for number in (signal.SIGINT, signal.SIGTERM):
+                        signal.signal(number, lambda number, frame: sys.exit(number))
+                    time.sleep(0.5)
                     print("ready")
-                    time.sleep(60)
-                except KeyboardInterrupt:
-                    print("heard")
-                signal.signal(signal.SIGTERM, lambda number, frame: None)
-            assert signal.getsignal(signal.SIGTERM) is ours
-            return 0
+                    while not came():
+                        time.sleep(0.01)
+                    print("whole")
+                    raise OSError
+            finally:
+                assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is ours
 
         signals.run_main(main)
     """
-    assert ends(program, signal.SIGTERM) == (0, "heard\n")
+    said = f"{number.name}: ending as soon as Ray has started (again to leave at once)\nwhole\ninterrupted\n"
+    assert ends(program, number) == (130, said)
+
+
+@pytest.fixture
+def outermost(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outermost]:
+    """In force for SIGTERM, as in a program."""
+    handler = Outermost()
+    monkeypatch.setattr(signals, "_outermost", handler)
+    was = signal.signal(signal.SIGTERM, handler)
+    yield handler
+    signal.signal(signal.SIGTERM, was)
+
+
+def test_inside_ray_a_second_signal_leaves_at_once(outermost: Outermost, left: list[int]) -> None:
+    with pytest.raises(KeyboardInterrupt), signals.kept("Ray has started") as came:  # noqa: PT012 what is inside must not raise it
+        before = came()
+        signal.raise_signal(signal.SIGTERM)
+        assert (before, came(), signals.seen()) == (False, True, True)
+        with pytest.raises(LeftError):
+            signal.raise_signal(signal.SIGTERM)
+    assert left == [130]
+
+
+def test_a_signal_while_ray_closes_after_the_end_changes_nothing(outermost: Outermost, capsys: pytest.CaptureFixture[str]) -> None:
+    signals.ended("finished at step 3: runs/a", code=0)
+    with signals.kept("Ray has ended"):
+        signal.raise_signal(signal.SIGTERM)
+    assert capsys.readouterr().err == "SIGTERM: the run has ended and is closing (again to leave at once)\n"
+
+
+def test_an_ignored_signal_stays_ignored_inside_ray(outermost: Outermost) -> None:
+    """As a shell without job control starts what it puts into the background."""
+    was = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals.kept("Ray has started") as came:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.raise_signal(signal.SIGINT)
+            assert not came()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, was)
+
+
+def test_a_handler_that_is_not_the_programs_is_put_back_and_what_it_missed_interrupts_once() -> None:
+    """As in a notebook, which goes on after an interrupt."""
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), signals.kept("Ray has started"):
+            signal.raise_signal(signal.SIGINT)
+        assert not signals.seen()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_off_the_main_thread_no_handler_is_touched(outermost: Outermost) -> None:
+    found: list[Any] = []
+
+    def inside() -> None:
+        with signals.kept("Ray has started") as came:
+            found.extend([came(), signal.getsignal(signal.SIGTERM)])
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert found == [False, outermost]
 
 
 @pytest.mark.parametrize("name", ["train", "sample", "nll", "evaluate", "replay", "prepare", "cluster"])

@@ -87,22 +87,24 @@ def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[C
     try:
         yield capacity()
     finally:
-        with signals.kept():
+        with signals.kept("Ray has ended"):
             ray.shutdown()
 
 
 def _start(ray_init: Callable[[], None]) -> None:
-    """Starts or joins Ray; interrupted, it leaves no Ray behind.
+    """Starts or joins Ray; at a signal it leaves no Ray behind.
 
     Raises:
-        KeyboardInterrupt: also at SIGTERM, for which Ray has a handler that exits.
+        KeyboardInterrupt: a signal came before or meanwhile.
     """
-    with signals.kept():
+    if signals.seen():
+        raise KeyboardInterrupt
+    with signals.kept("Ray has started") as came:
         try:
             ray_init()
-        except (KeyboardInterrupt, SystemExit):
-            ray.shutdown()
-            raise KeyboardInterrupt from None
+        finally:
+            if came():
+                ray.shutdown()
 
 
 def _embed(object_store_bytes: int | None) -> None:

@@ -275,6 +275,8 @@ def _drive(driver: Driver, *, rows: int) -> Ending:
     Raises:
         KeyboardInterrupt: it is to end, and no attempt was begun.
     """
+    if signals.seen():
+        raise KeyboardInterrupt
     spec, opening, show = driver.spec, driver.opening, driver.show
     driver.hold = asked(opening.url, lambda: take_hold(opening.url, say=show, stopped=driver.stopped), doing="taken")
     try:
@@ -282,7 +284,7 @@ def _drive(driver: Driver, *, rows: int) -> Ending:
         asked(opening.url, lambda: write_run(opening), doing="written")
         evaluations = driver.evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=show)
         driver.job = asked(opening.url, lambda: job_of(opening.url))
-        if driver.stopped():
+        if driver.stopped() or signals.seen():
             raise KeyboardInterrupt
         with published(spec, run_url=opening.url, rows_per_epoch=rows) as driver.metrics:
             ending = driver.run()

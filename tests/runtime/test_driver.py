@@ -3,6 +3,7 @@
 import os
 import runpy
 import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,12 +195,10 @@ def test_a_store_or_machine_that_fails_before_the_first_attempt_is_told_in_one_l
     assert "\n" not in str(caught.value)
 
 
-def test_a_signal_while_the_run_is_taken_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    released: list[None] = []
-
-    def take(*_: Any, **__: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return SimpleNamespace(release=lambda: released.append(None))
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
+    """A run that is interrupted before its first attempt, and `meanwhile` as it is taken; what became of the lease."""
+    done: list[str] = []
 
     def begun(driver: Driver) -> Ending:
         raise AssertionError("an attempt was begun")
@@ -208,17 +207,38 @@ def test_a_signal_while_the_run_is_taken_gives_it_back(tmp_path: Path, monkeypat
     monkeypatch.setattr(launch.cluster, "connected", lambda spec: nullcontext(None))
     for name in ("cluster.check_fits", "cluster.check_shared", "write_run", "job_of", "Evaluations.of"):
         monkeypatch.setattr(f"iddpm_ray.runtime.launch.{name}", lambda *_, **__: None)
-    monkeypatch.setattr(launch, "take_hold", take)
     monkeypatch.setattr(Driver, "run", begun)
     manifest = SimpleNamespace(training_rows=range(8))
     opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest)
-    was = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    try:
+
+    def interrupted(meanwhile: Callable[[], None]) -> list[str]:
+        def take(*_: Any, **__: Any) -> Any:
+            done.append("taken")
+            meanwhile()
+            return SimpleNamespace(release=lambda: done.append("released"))
+
+        monkeypatch.setattr(launch, "take_hold", take)
         with pytest.raises(KeyboardInterrupt):
             launch.run(opening)
+        return done
+
+    return interrupted
+
+
+def test_a_signal_while_the_run_is_taken_gives_it_back(taken: Callable[[Callable[[], None]], list[str]]) -> None:
+    was = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        assert taken(lambda: os.kill(os.getpid(), signal.SIGTERM)) == ["taken", "released"]
     finally:
         signal.signal(signal.SIGTERM, was)
-    assert released == [None]
+
+
+@pytest.mark.parametrize(("earlier", "done"), [(True, []), (False, ["taken", "released"])])
+def test_a_signal_whose_interrupt_was_swallowed_stops_the_run(
+    earlier: bool, done: list[str], taken: Callable[[Callable[[], None]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.signals, "seen", lambda: earlier)
+    assert taken(lambda: monkeypatch.setattr(launch.signals, "seen", lambda: True)) == done
 
 
 def test_ctrl_c_before_there_is_a_run_ends_in_one_line(
