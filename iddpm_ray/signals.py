@@ -23,21 +23,27 @@ class Outermost:
     Attributes:
         seen: signals so far.
         last_line, code: how the work ended; `last_line` is None while it has not.
+        interrupted: the last line where a signal cuts an import short.
     """
 
     seen: int = 0
     last_line: str | None = None
     code: int = 0
+    interrupted: str = "interrupted"
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Interrupts what has not begun, lets what has ended close; a second signal leaves at once.
+        """Interrupts what has not begun, lets what has ended close; in the middle of an import, and at a second signal, leaves at once.
 
         Raises:
             KeyboardInterrupt: at the first signal, before the work has ended.
         """
         self.note(number)
-        if self.last_line is None:
-            raise KeyboardInterrupt
+        if self.last_line is not None:
+            return
+        if _imports(frame):  # raised there it may be swallowed, and torch's C++ aborts at it
+            _say(self.interrupted)
+            os._exit(INTERRUPTED)
+        raise KeyboardInterrupt
 
     def note(self, number: int, *, until: str | None = None) -> None:
         """Counts a signal, and says so where the program goes on for a while; a second one leaves at once.
@@ -62,6 +68,12 @@ class Outermost:
         os._exit(self.code)
 
 
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
 _outermost = Outermost()
 
 
@@ -75,8 +87,13 @@ def seen() -> bool:
     return _outermost.seen > 0
 
 
-def run_main(main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs a program on its command line and exits with its code; no signal ends it without a word."""
+def run_main(main: Callable[[list[str]], int], *, interrupted: str = "interrupted") -> NoReturn:
+    """Runs a program on its command line and exits with its code; no signal ends it without a word.
+
+    Args:
+        interrupted: the last line where `main` cannot say it.
+    """
+    _outermost.interrupted = interrupted
     for number in _BOTH:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _outermost)
@@ -85,7 +102,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     except (Exception, KeyboardInterrupt):
         if not _outermost.seen or _outermost.last_line is not None:
             raise
-        _say("interrupted")  # an import in the middle of which it came may make another error of it
+        _say(interrupted)  # a library in the middle of which it came may make another error of it
         code = INTERRUPTED
     for number in _BOTH:
         signal.signal(number, signal.SIG_IGN)  # how it ended is said; what is left is the interpreter's own end

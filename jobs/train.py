@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from iddpm_ray.spec.spec import JobSpec
 
 
+NOTHING_BEGUN = "interrupted: nothing was begun; the same command starts the run, or goes on with it"
+
+
 def main(argv: list[str]) -> int:
     """Parses, plans, and runs until finished or stopped.
 
@@ -29,7 +32,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: nothing was begun; the same command starts the run, or goes on with it", file=sys.stderr)
+        print(NOTHING_BEGUN, file=sys.stderr)
         return signals.INTERRUPTED
 
 
@@ -53,4 +56,4 @@ def _train(spec: "JobSpec", *, dry_run: bool) -> int:
 
 
 if __name__ == "__main__":
-    signals.run_main(main)
+    signals.run_main(main, interrupted=NOTHING_BEGUN)

@@ -85,6 +85,25 @@ def test_a_signal_ends_a_program_with_a_word_and_130(number: signal.Signals, rai
     assert ends(program, number) == (130, "interrupted\n")
 
 
+def test_in_the_middle_of_an_import_nothing_is_raised(tmp_path: Path) -> None:
+    """torch's C++ aborts at an interrupt in its import; others swallow it."""
+    (tmp_path / "slow.py").write_text(
+        "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept BaseException:\n    print('raised')\n"
+    )
+    program = f"""
+        import sys
+        from iddpm_ray import signals
+
+        sys.path.insert(0, {str(tmp_path)!r})
+
+        def main(argv):
+            import slow
+
+        signals.run_main(main, interrupted="interrupted: nothing was begun")
+    """
+    assert ends(program, signal.SIGINT) == (130, "interrupted: nothing was begun\n")
+
+
 def test_a_signal_in_the_interpreters_own_end_does_not_change_the_code() -> None:
     program = """
         import atexit, time
@@ -190,6 +209,6 @@ def test_off_the_main_thread_no_handler_is_touched(outermost: Outermost) -> None
 @pytest.mark.parametrize("name", ["train", "sample", "nll", "evaluate", "replay", "prepare", "cluster"])
 def test_every_program_that_documents_130_hears_both_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Any] = []
-    monkeypatch.setattr(signals, "run_main", run.append)
+    monkeypatch.setattr(signals, "run_main", lambda main, **_: run.append(main))
     runpy.run_path(str(ROOT / "jobs" / f"{name}.py"), run_name="__main__")
     assert [main.__name__ for main in run] == ["main"]
