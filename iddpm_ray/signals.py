@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 INTERRUPTED = 130
 _BOTH = (signal.SIGINT, signal.SIGTERM)
-_REARM_S = 0.01
+_REARM_S = 0.002
 
 
 @dataclass
@@ -143,6 +143,7 @@ def _noted(before: Mapping[signal.Signals, Any], note: Callable[[int], None]) ->
 
     def handle(number: int, frame: FrameType | None) -> None:
         if inside:
+            signal.alarm(0)  # Ray's C++ handler, where it was quicker than `_rearm`, calls this one but has set an alarm that aborts
             note(number)
         else:  # while the handlers are put back
             before[signal.Signals(number)](number, frame)

@@ -164,6 +164,15 @@ def test_inside_ray_a_second_signal_leaves_at_once(outermost: Outermost, left: l
     assert left == [130]
 
 
+def test_the_alarm_of_rays_handler_does_not_end_the_program(outermost: Outermost) -> None:
+    """It aborts three seconds after a signal that came before the handler was this process's again."""
+    with pytest.raises(KeyboardInterrupt), signals.kept("Ray has started"):  # noqa: PT012 what is inside must not raise it
+        signal.alarm(100)
+        signal.raise_signal(signal.SIGTERM)
+        left_s = signal.alarm(0)
+    assert left_s == 0
+
+
 def test_a_signal_while_ray_closes_after_the_end_changes_nothing(outermost: Outermost, capsys: pytest.CaptureFixture[str]) -> None:
     signals.ended("finished at step 3: runs/a", code=0)
     with signals.kept("Ray has ended"):
