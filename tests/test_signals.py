@@ -169,8 +169,7 @@ def test_the_alarm_of_rays_handler_does_not_end_the_program(outermost: Outermost
     with pytest.raises(KeyboardInterrupt), signals.kept("Ray has started"):  # noqa: PT012 what is inside must not raise it
         signal.alarm(100)
         signal.raise_signal(signal.SIGTERM)
-        left_s = signal.alarm(0)
-    assert left_s == 0
+        assert signal.alarm(0) == 0
 
 
 def test_a_signal_while_ray_closes_after_the_end_changes_nothing(outermost: Outermost, capsys: pytest.CaptureFixture[str]) -> None:
