@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from iddpm_ray import cli
+from iddpm_ray import cli, signals
 from iddpm_ray.errors import UserError
 from iddpm_ray.kube.command import parser
 
@@ -69,4 +69,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

@@ -1,11 +1,10 @@
 """Judges samples by FID and its kin: `python jobs/evaluate.py RUN`, or `... evaluate.py samples.npz --reference ref.npz`; resumable."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.evaluate.command import check_urls, pool_options, run_program
 from iddpm_ray.evaluate.command_evaluate import assessment_of, parser, subject_of
@@ -58,4 +57,4 @@ def _keep_score(subject: "Subject", metrics: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

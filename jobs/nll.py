@@ -1,10 +1,9 @@
 """Measures the likelihood of pictures in bits a dimension: `python jobs/nll.py RUN`; resumable, on this machine or on a Ray cluster."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.evaluate.command import WEIGHTS, add_pool, add_weights, at_least, check_urls, number, pool_options, run_program
 
@@ -70,4 +69,4 @@ def _error(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

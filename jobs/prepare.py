@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.data import manifest, pack
 from iddpm_ray.data.image import DEFAULT_MAX_PIXELS, Decoding
 from iddpm_ray.errors import UserError
@@ -70,4 +70,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

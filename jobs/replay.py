@@ -1,10 +1,9 @@
 """Does a step of a run again and shows what it saw: `python jobs/replay.py RUN step=120 [sample=3]`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.errors import SpecError
 from iddpm_ray.evaluate.command import run_program
 
@@ -56,4 +55,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.evaluate.command import check_urls, pool_options, run_program
 from iddpm_ray.evaluate.command_sample import job_of, parser
 
@@ -49,4 +49,4 @@ def _sample(wanted: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signals.run_main(main)

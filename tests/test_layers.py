@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LEVELS = (
-    ("errors", "storage", "spec", "presets", "cli", "kube"),
+    ("errors", "signals", "storage", "spec", "presets", "cli", "kube"),
     ("stats", "diffusion", "models", "data"),
     ("parallel", "checkpoint"),
     ("build", "plan", "convert", "sinks", "train", "evaluate", "report"),

@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import ray
 from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.errors import SpecError, UserError
 from iddpm_ray.kube.render import COLD_START_S
 from iddpm_ray.spec.spec import JobSpec
@@ -81,13 +81,30 @@ def joined(address: str | None, *, object_store_gib: float | None) -> Iterator[C
     if address is None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         store = None if object_store_gib is None else int(object_store_gib * 2**30)
-        _embed(store)
+        _start(lambda: _embed(store))
     else:
-        _join(address)
+        _start(lambda: _join(address))
     try:
         yield capacity()
     finally:
-        ray.shutdown()
+        with signals.kept("Ray has ended"):
+            ray.shutdown()
+
+
+def _start(ray_init: Callable[[], None]) -> None:
+    """Starts or joins Ray; at a signal it leaves no Ray behind.
+
+    Raises:
+        KeyboardInterrupt: a signal came before or meanwhile.
+    """
+    if signals.seen():
+        raise KeyboardInterrupt
+    with signals.kept("Ray has started") as came:
+        try:
+            ray_init()
+        finally:
+            if came():
+                ray.shutdown()
 
 
 def _embed(object_store_bytes: int | None) -> None:

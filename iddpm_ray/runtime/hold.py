@@ -52,10 +52,11 @@ class Hold:
                 _log.warning("the lease could not be renewed: %s", storage.reason(error))
 
 
-def take_hold(run_url: str, *, say: Callable[[str], None], stale_s: float = STALE_S) -> Hold:
+def take_hold(run_url: str, *, say: Callable[[str], None], stale_s: float = STALE_S, stopped: Callable[[], bool] = lambda: False) -> Hold:
     """Takes the run for this driver, waiting out a holder that may be dead.
 
     Raises:
+        KeyboardInterrupt: `stopped` while it waits.
         CheckpointError: another driver holds the run and is alive; says who, and since when.
     """
     holder = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
@@ -68,6 +69,8 @@ def take_hold(run_url: str, *, say: Callable[[str], None], stale_s: float = STAL
     until = time.monotonic() + stale_s + RENEW_S
     while time.monotonic() < until:
         time.sleep(0.5)
+        if stopped():
+            raise KeyboardInterrupt
         if leases.sign_of_life(run_url) != sign:
             raise refusal
         try:

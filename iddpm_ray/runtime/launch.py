@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayError
 
-from iddpm_ray import storage
+from iddpm_ray import signals, storage
 from iddpm_ray.checkpoint.commit import complete
-from iddpm_ray.errors import SpecError, TrainError
+from iddpm_ray.errors import SpecError, TrainError, UserError
 from iddpm_ray.runtime import cluster
 from iddpm_ray.runtime.attempt import POLL_SECONDS, Watch, run_attempt
 from iddpm_ray.runtime.budget import Budget
@@ -52,22 +52,13 @@ def run(opening: Opening) -> Ending:
         else:
             keep_ray_data_here()  # so that idle machines of workers are given back after the run
         asked(opening.url, lambda: _check_shared(opening.url), doing="written")
-        hold = asked(opening.url, lambda: take_hold(opening.url, say=display.line), doing="taken")
-        try:
-            asked(opening.url, lambda: write_run(opening), doing="written")
-            for line in opening.adopted:
-                display.line(line)
-            evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=display.line)
-            driver = Driver(spec, opening, show=display.line, show_row=display.row, hold=hold, evaluations=evaluations)
-            driver.job = asked(opening.url, lambda: job_of(opening.url))
-            with signals_to(driver.stop, display.line):
-                with published(spec, run_url=opening.url, rows_per_epoch=rows) as driver.metrics:
-                    ending = driver.run()
-                if ending.why == "finished":
-                    evaluations.finish(over=driver._over)
-                return ending
-        finally:
-            hold.release()
+        driver = Driver(spec, opening, show=display.line, show_row=display.row)
+        with signals_to(driver.stop, display.line):  # from before the lease is taken: an interrupt would leave it behind
+            try:
+                return _drive(driver, rows=rows)
+            except UserError as error:
+                signals.ended(f"error: {error}", code=2)
+                raise
 
 
 def _check_shared(url: str) -> None:
@@ -102,6 +93,14 @@ class Driver:
     def stop(self) -> None:
         """Asks the run to finish its step, save and end."""
         self._stop = True
+
+    def begins(self) -> None:
+        """Its hours count from here."""
+        self._began = time.monotonic()
+
+    def stopped(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._stop
 
     def run(self) -> Ending:
         """Attempts until the run is finished, stopped, or has failed too often.
@@ -268,6 +267,35 @@ class Driver:
             fix="see why machines do not come (none to be had, a quota, a group's maxReplicas; `kubectl describe pod` tells of a pod that "
             "is Pending), or ask for less: cluster.workers, cluster.cpus_per_worker, data.tasks or data.cpus_per_task",
         )
+
+
+def _drive(driver: Driver, *, rows: int) -> Ending:
+    """Takes the run, and trains until it ends.
+
+    Raises:
+        KeyboardInterrupt: it is to end, and no attempt was begun.
+    """
+    if signals.seen():
+        raise KeyboardInterrupt
+    spec, opening, show = driver.spec, driver.opening, driver.show
+    driver.hold = asked(opening.url, lambda: take_hold(opening.url, say=show, stopped=driver.stopped), doing="taken")
+    try:
+        driver.begins()
+        asked(opening.url, lambda: write_run(opening), doing="written")
+        for line in opening.adopted:
+            show(line)
+        evaluations = driver.evaluations = Evaluations.of(spec, run_url=opening.url, rows_per_epoch=rows, show=show)
+        driver.job = asked(opening.url, lambda: job_of(opening.url))
+        if driver.stopped() or signals.seen():
+            raise KeyboardInterrupt
+        with published(spec, run_url=opening.url, rows_per_epoch=rows) as driver.metrics:
+            ending = driver.run()
+        if ending.why == "finished":
+            evaluations.finish(over=driver._over)
+        signals.ended(ending.describe(opening.url), code=0)
+        return ending
+    finally:
+        driver.hold.release()
 
 
 def _leaving(heard: Mapping[int, Heard]) -> int:

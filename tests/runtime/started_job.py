@@ -31,7 +31,7 @@ class Job:
         path.write_text(dump_yaml(spec))
         self.scratch = Path(tempfile.mkdtemp(prefix="rj", dir="/tmp"))  # sockets need a short path
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in KEPT}
-        environment |= {"RAY_TMPDIR": str(self.scratch), "RAY_worker_niceness": "0", "PYTHONUNBUFFERED": "1"}
+        environment |= {"RAY_TMPDIR": str(self.scratch), "RAY_worker_niceness": "0", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "jobs/train.py", str(path), *changes],
             cwd=ROOT,
@@ -79,9 +79,14 @@ class Job:
             assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}\n{self.text}"
             time.sleep(0.1)
 
-    def ends(self) -> int:
-        """Waits for the exit code."""
-        self.until(lambda: self.process.poll() is not None, "the end")
+    def ends(self, *, within_s: float = PATIENCE_S) -> int:
+        """Waits for the exit code; a job that stands is made to show the stacks of its threads."""
+        try:
+            self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self._reader.join(10)
+            raise AssertionError(f"no end within {within_s:g} s\n{self.text}") from None
         self._reader.join(10)
         assert self.process.returncode is not None
         return self.process.returncode

@@ -1,6 +1,8 @@
 """What a cluster has against what a run asks for, and whether its nodes share a disk."""
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,38 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
     assert str(caught.value).startswith("Ray did not start on this machine (Exception: The current node timed out during startup. This")
     assert "start again when it has less to do" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_signal_while_ray_starts_lets_it_start_and_ends_it_and_the_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own handler, which it sets as it starts, exits with the signal's number."""
+    done: list[str] = []
+
+    def terminated(**settings: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("started")
+
+    def mine(number: int, frame: object) -> None: ...
+
+    monkeypatch.setattr(cluster.ray, "init", terminated)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: done.append("ended"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    was = signal.signal(signal.SIGTERM, mine)
+    try:
+        with pytest.raises(KeyboardInterrupt), connected(spec_of()):
+            raise AssertionError("went on")
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, was)
+    assert done == ["started", "ended"]
+
+
+def test_no_ray_is_started_where_a_signals_interrupt_was_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.signals, "seen", lambda: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(KeyboardInterrupt), connected(spec_of()):
+        raise AssertionError("went on")
+    assert not ray.is_initialized()
 
 
 @pytest.fixture(scope="module")

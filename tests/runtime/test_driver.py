@@ -1,6 +1,9 @@
 """The driver's accounts: how often it tries again, when it gives up, and what it says."""
 
+import os
 import runpy
+import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,6 +195,52 @@ def test_a_store_or_machine_that_fails_before_the_first_attempt_is_told_in_one_l
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
+    """A run that is interrupted before its first attempt, and `meanwhile` as it is taken; what became of the lease."""
+    done: list[str] = []
+
+    def begun(driver: Driver) -> Ending:
+        raise AssertionError("an attempt was begun")
+
+    monkeypatch.setattr(launch.storage, "check_writable", lambda url: None)
+    monkeypatch.setattr(launch.cluster, "connected", lambda spec: nullcontext(None))
+    for name in ("cluster.check_fits", "cluster.check_shared", "write_run", "job_of", "Evaluations.of"):
+        monkeypatch.setattr(f"iddpm_ray.runtime.launch.{name}", lambda *_, **__: None)
+    monkeypatch.setattr(Driver, "run", begun)
+    manifest = SimpleNamespace(training_rows=range(8))
+    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest)
+
+    def interrupted(meanwhile: Callable[[], None]) -> list[str]:
+        def take(*_: Any, **__: Any) -> Any:
+            done.append("taken")
+            meanwhile()
+            return SimpleNamespace(release=lambda: done.append("released"))
+
+        monkeypatch.setattr(launch, "take_hold", take)
+        with pytest.raises(KeyboardInterrupt):
+            launch.run(opening)
+        return done
+
+    return interrupted
+
+
+def test_a_signal_while_the_run_is_taken_gives_it_back(taken: Callable[[Callable[[], None]], list[str]]) -> None:
+    was = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        assert taken(lambda: os.kill(os.getpid(), signal.SIGTERM)) == ["taken", "released"]
+    finally:
+        signal.signal(signal.SIGTERM, was)
+
+
+@pytest.mark.parametrize(("earlier", "done"), [(True, []), (False, ["taken", "released"])])
+def test_a_signal_whose_interrupt_was_swallowed_stops_the_run(
+    earlier: bool, done: list[str], taken: Callable[[Callable[[], None]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.signals, "seen", lambda: earlier)
+    assert taken(lambda: monkeypatch.setattr(launch.signals, "seen", lambda: True)) == done
+
+
 def test_ctrl_c_before_there_is_a_run_ends_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +251,7 @@ def test_ctrl_c_before_there_is_a_run_ends_in_one_line(
     (tmp_path / "spec.yaml").write_text(dump_yaml(small_spec(tmp_path)))
     main = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "train.py"))["main"]
     assert main([str(tmp_path / "spec.yaml")]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted: nothing was begun; the same command starts the run, or goes on with it\n"
 
 
 class Asked:

@@ -1,11 +1,14 @@
 """Whole runs on an embedded Ray: they finish, go on after whatever ended them, and say so in few words."""
 
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import command_line
 from ranks import run_ranks
 from runtime.started_job import Job
 from train.small_run import assert_same_run, run_url, small_spec, start, write_pictures
@@ -106,6 +109,52 @@ def test_a_run_with_a_killed_worker_and_then_interrupted_goes_on_bitwise(root: P
         assert job.nothing_is_left()
         _speaks_plainly(job, raylet=r"\(raylet\).* A worker died or was killed")  # one line, with hints at memory
     finish_and_compare(root, "killed", stopped)
+
+
+BEFORE = "interrupted: nothing was begun; the same command starts the run, or goes on with it"
+
+
+STARTS = "{name}: ending as soon as Ray has started (again to leave at once)"
+
+
+def test_a_term_while_ray_starts_is_a_line_at_once_and_one_at_the_end_and_leaves_no_ray(root: Path) -> None:
+    with Job(spec_on_ray(root, "early"), root) as job:
+        job.until(lambda: any("gcs_server" in command_line(process) for process in job.processes()), "a process of Ray")
+        job.terminate()
+        assert job.ends() == 130, job.text
+        assert job.lines == [STARTS.format(name="SIGTERM"), BEFORE]
+        assert job.nothing_is_left()
+
+
+def test_a_term_while_ray_closes_does_not_hide_that_the_run_has_finished(root: Path) -> None:
+    spec = spec_on_ray(root, "late", train={"duration": "2 steps"}, cluster={"workers": 1})
+    with Job(spec, root) as job:
+        job.until(lambda: _given_back(spec), "the lease given back")
+        job.terminate()
+        assert job.ends() == 0, job.text
+        assert "SIGTERM: the run has ended and is closing (again to leave at once)" in job.lines
+        assert job.lines[-1] == f"finished at step 2: {run_url(spec)}"
+        assert job.nothing_is_left()
+        _speaks_plainly(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_time_ends_with_a_line_and_a_code_that_are_documented(root: Path, number: signal.Signals) -> None:
+    for tenths in range(20, 200, 20):
+        spec = spec_on_ray(root, f"swept-{number.name.lower()}-{tenths}", train={"duration": "2 steps"})
+        with Job(spec, root) as job:
+            time.sleep(tenths / 10)
+            job.process.send_signal(number)
+            code, last = job.ends(within_s=240), job.lines[-1]
+            assert (code, last) == (130, BEFORE) or (code == 0 and re.match("(finished|stopped) at step ", last)), job.text
+            assert job.nothing_is_left()
+            _speaks_plainly(job)
+        assert _given_back(spec) or not list(Path(run_url(spec)).glob("lease/*.json"))
+
+
+def _given_back(spec: JobSpec) -> bool:
+    return any('"released": true' in path.read_text() for path in Path(run_url(spec)).glob("lease/*.json"))
 
 
 def test_a_picture_that_cannot_be_read_is_one_line_with_rank_path_row_and_fix(root: Path, tmp_path: Path) -> None:
