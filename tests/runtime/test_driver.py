@@ -188,7 +188,7 @@ def test_a_store_or_machine_that_fails_before_the_first_attempt_is_told_in_one_l
         monkeypatch.setattr(f"iddpm_ray.runtime.launch.{name}", lambda *_, **__: SimpleNamespace(release=lambda: None))
     monkeypatch.setattr(f"iddpm_ray.runtime.launch.{where}", fail)
     manifest = SimpleNamespace(training_rows=range(8))
-    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest)
+    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest, adopted=())
     with pytest.raises(SpecError) as caught:
         launch.run(opening)
     assert says in str(caught.value)
@@ -209,7 +209,7 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         monkeypatch.setattr(f"iddpm_ray.runtime.launch.{name}", lambda *_, **__: None)
     monkeypatch.setattr(Driver, "run", begun)
     manifest = SimpleNamespace(training_rows=range(8))
-    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest)
+    opening: Any = SimpleNamespace(spec=small_spec(tmp_path), url="gs://bucket/run", manifest=manifest, adopted=("another data set",))
 
     def interrupted(meanwhile: Callable[[], None]) -> list[str]:
         def take(*_: Any, **__: Any) -> Any:
@@ -225,12 +225,15 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
     return interrupted
 
 
-def test_a_signal_while_the_run_is_taken_gives_it_back(taken: Callable[[Callable[[], None]], list[str]]) -> None:
+def test_a_signal_while_the_run_is_taken_gives_it_back(
+    taken: Callable[[Callable[[], None]], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     was = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         assert taken(lambda: os.kill(os.getpid(), signal.SIGTERM)) == ["taken", "released"]
     finally:
         signal.signal(signal.SIGTERM, was)
+    assert "another data set" in "".join(capsys.readouterr())  # that is adopted is said
 
 
 @pytest.mark.parametrize(("earlier", "done"), [(True, []), (False, ["taken", "released"])])
